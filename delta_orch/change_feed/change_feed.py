@@ -345,10 +345,10 @@ def _feed_by_version(table_log: TableLog, latest: Snapshot, commits: Sequence[Co
         has_feed = changed.get(start, _has_feed(latest.metadata))
     else:
         has_feed = _has_feed(table_log.snapshot(start).metadata)
-    found = {}
+    feeds = {}
     for commit in commits:
-        has_feed = found[commit.version] = changed.get(commit.version, has_feed)
-    return found
+        has_feed = feeds[commit.version] = changed.get(commit.version, has_feed)
+    return feeds
 
 
 def _knows_feeds(latest: Snapshot) -> bool:

@@ -103,8 +103,8 @@ def value_bytes(array: pa.Array) -> Lengths:
         if offsets is None or not offsets.size:
             return 1
         wide = np.int64 if is_large else np.int32
-        found = np.frombuffer(offsets, wide, count + 1, array.offset * np.dtype(wide).itemsize)
-        return np.diff(found).astype(np.int64) + 1
+        bounds = np.frombuffer(offsets, wide, count + 1, array.offset * np.dtype(wide).itemsize)
+        return np.diff(bounds).astype(np.int64) + 1
     return 1 if types.is_null(kind) else max(kind.bit_width // 8, 1)
 
 
@@ -128,13 +128,13 @@ def _chosen(lengths: Lengths, places: pa.Array | npt.NDArray[np.int64]) -> Lengt
     if isinstance(lengths, int):
         return lengths
     at = _numpy(places) if isinstance(places, pa.Array) else places
-    found: npt.NDArray[np.int64] = lengths if len(lengths) else np.ones(1, np.int64)
-    return np.take(found, at, mode="clip")
+    numbers: npt.NDArray[np.int64] = lengths if len(lengths) else np.ones(1, np.int64)
+    return np.take(numbers, at, mode="clip")
 
 
 def _bounds(offsets: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    found = _numpy(pc.cast(offsets, pa.int64()))
-    return found[:-1], found[1:]
+    bounds = _numpy(pc.cast(offsets, pa.int64()))
+    return bounds[:-1], bounds[1:]
 
 
 def _spans(children: list[pa.Array], firsts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> Lengths:
@@ -154,8 +154,8 @@ def _spans(children: list[pa.Array], firsts: npt.NDArray[np.int64], stops: npt.N
 
 
 def _numpy(values: pa.Array) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = np.frombuffer(values.buffers()[1] or b"", np.int64)
-    return found[values.offset : values.offset + len(values)]
+    numbers: npt.NDArray[np.int64] = np.frombuffer(values.buffers()[1] or b"", np.int64)
+    return numbers[values.offset : values.offset + len(values)]
 
 
 def is_text_dictionary(kind: pa.DataType) -> bool:

@@ -27,8 +27,8 @@ class NamePositions:
         self._folded = {name.lower(): index for name, index in backwards}
 
     def find(self, name: str) -> int | None:
-        found = self._exact.get(name)
-        return self._folded.get(name.lower()) if found is None else found
+        exact = self._exact.get(name)
+        return self._folded.get(name.lower()) if exact is None else exact
 
 
 class Candidates(tuple[pa.Field, ...]):
@@ -41,8 +41,8 @@ class Candidates(tuple[pa.Field, ...]):
     @cached_property
     def ids(self) -> dict[bytes, int]:
         """Position by field id, of those that have one."""
-        found = (((field.metadata or {}).get(_PARQUET_ID), index) for index, field in enumerate(self))
-        return {number: index for number, index in reversed(list(found)) if number is not None}
+        ids = (((field.metadata or {}).get(_PARQUET_ID), index) for index, field in enumerate(self))
+        return {number: index for number, index in reversed(list(ids)) if number is not None}
 
 
 def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: ColumnMappingMode) -> int | None:
@@ -51,13 +51,13 @@ def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: Colum
     Args:
         candidates: As `Candidates` where more than one column is looked up among them.
     """
-    known = candidates if isinstance(candidates, Candidates) else Candidates(candidates)
+    candidate_fields = candidates if isinstance(candidates, Candidates) else Candidates(candidates)
     if mode is ColumnMappingMode.NONE:
-        return known.names.find(field.name)
+        return candidate_fields.names.find(field.name)
     # Columns that are no columns of the table (`_change_type`) have no id and go by their name.
     if mode is ColumnMappingMode.ID and field_id(field) is not None:
-        return known.ids.get(str(field_id(field)).encode())
-    return known.names.find(physical_name(field))
+        return candidate_fields.ids.get(str(field_id(field)).encode())
+    return candidate_fields.names.find(physical_name(field))
 
 
 def ensure_field_ids(fields: Iterable[StructField], in_file: Candidates, mode: ColumnMappingMode) -> None:
@@ -73,13 +73,13 @@ def ensure_field_ids(fields: Iterable[StructField], in_file: Candidates, mode: C
     """
     if mode is not ColumnMappingMode.ID or not in_file or in_file.ids:
         return
-    wanted = next((field.name for field in fields if field_id(field) is not None), None)
-    if wanted is not None:
+    name = next((field.name for field in fields if field_id(field) is not None), None)
+    if name is not None:
         raise SchemaMismatchError(
-            f"Column {wanted} goes by its field id, and the columns of the file have none",
+            f"Column {name} goes by its field id, and the columns of the file have none",
             cause="Its writer did not follow the table's column mapping",
             remedy="Rewrite the file with a writer that knows column mapping",
-            column=wanted,
+            column=name,
         )
 
 
@@ -90,13 +90,13 @@ def paths_in_file(field: StructField, found: pa.Field, mode: ColumnMappingMode) 
     """
     if not isinstance(field.data_type, StructType) or not pa.types.is_struct(found.type):
         return [found.name]
-    children, wanted = Candidates(found.type), []
+    children, own_paths = Candidates(found.type), []
     for child in field.data_type:
         index = find_in_file(child, children, mode)
         if index is not None:
-            wanted.append((children[index].name, paths_in_file(child, children[index], mode)))
-    is_whole = len(wanted) == len(children) and all(paths == [name] for name, paths in wanted)
+            own_paths.append((children[index].name, paths_in_file(child, children[index], mode)))
+    is_whole = len(own_paths) == len(children) and all(paths == [name] for name, paths in own_paths)
     # Of a struct without a wanted field, too, something must be read to know where it is null.
-    if is_whole or not wanted:
+    if is_whole or not own_paths:
         return [found.name]
-    return [f"{found.name}.{path}" for _, paths in wanted for path in paths]
+    return [f"{found.name}.{path}" for _, paths in own_paths for path in paths]

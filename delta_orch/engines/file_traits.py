@@ -85,10 +85,10 @@ def with_record_counts(store: LogStore, files: pa.Table, table: TableConfigurati
     places = pc.indices_nonzero(is_asked)
     if not len(places):
         return files
-    asked = pc.take(files, places)
-    counts = read_num_rows(store, FileTable(asked).path.to_pylist())
-    told = string_array(list(map(with_record_count, FileTable(asked).stats.to_pylist(), counts)))
-    stats = pc.replace_with_mask(one_chunk(FileTable(files).stats), is_asked, told)
+    without_counts = pc.take(files, places)
+    counts = read_num_rows(store, FileTable(without_counts).path.to_pylist())
+    completed = string_array(list(map(with_record_count, FileTable(without_counts).stats.to_pylist(), counts)))
+    stats = pc.replace_with_mask(one_chunk(FileTable(files).stats), is_asked, completed)
     return files.set_column(files.schema.get_field_index("stats"), ADD_SCHEMA.field("stats"), stats)
 
 
@@ -109,19 +109,19 @@ def _each(store: LogStore, paths: Sequence[str], look: Callable[[pq.FileMetaData
 
 def _has_older_types(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:
     for field in struct:
-        found = _find(field, candidates, mode)
-        if found is None:
+        index = _find(field, candidates, mode)
+        if index is None:
             continue
-        if field.metadata.get(TYPE_CHANGES) and not _has_type(field.data_type, found.type):
+        if field.metadata.get(TYPE_CHANGES) and not _has_type(field.data_type, index.type):
             return True
-        if any(_has_older_types(inner, fields, mode) for inner, fields in _structs(field.data_type, found.type)):
+        if any(_has_older_types(inner, fields, mode) for inner, fields in _structs(field.data_type, index.type)):
             return True
     return False
 
 
 def _has_unknown(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:
-    found = {find_in_file(field, candidates, mode) for field in struct} - {None}
-    if len(found) < len(candidates):
+    known_indexes = {find_in_file(field, candidates, mode) for field in struct} - {None}
+    if len(known_indexes) < len(candidates):
         return True
     pairs = ((field.data_type, _find(field, candidates, mode)) for field in struct)
     return any(
@@ -134,8 +134,8 @@ def _has_unknown(struct: StructType, candidates: Candidates, mode: ColumnMapping
 
 def _has_shredded(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:
     for field in struct:
-        found = _find(field, candidates, mode) if holds_variant(field.data_type) else None
-        if found is not None and _is_shredded(field.data_type, found.type, mode):
+        index = _find(field, candidates, mode) if holds_variant(field.data_type) else None
+        if index is not None and _is_shredded(field.data_type, index.type, mode):
             return True
     return False
 

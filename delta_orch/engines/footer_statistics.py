@@ -76,9 +76,9 @@ def statistics_columns(schema: StructType, policy: StatisticsPolicy) -> tuple[St
 
     An array, a map and a variant count as one leaf each, as in Delta on Spark.
     """
-    wanted = dict(indexed_leaves(schema, policy.columns, policy.num_indexed_columns))
-    wanted |= indexed_leaves(schema, policy.also)
-    return tuple(StatisticsColumn(path, data_type) for path, data_type in leaves_of(schema) if path in wanted)
+    indexed = dict(indexed_leaves(schema, policy.columns, policy.num_indexed_columns))
+    indexed |= indexed_leaves(schema, policy.also)
+    return tuple(StatisticsColumn(path, data_type) for path, data_type in leaves_of(schema) if path in indexed)
 
 
 def statistics_of_files(spec: WriteSpec) -> tuple[StatisticsColumn, ...]:
@@ -162,8 +162,8 @@ def serialize_footer_statistics(
     is_nan_counted = (metadata.created_by or "").startswith("parquet-mr")
     chunks = _chunks_by_path(metadata)
     row_groups = [metadata.row_group(group) for group in (range(metadata.num_row_groups) if groups is None else groups)]
-    asked = [chunks.get(column.path) for column in columns if isinstance(column.data_type, (ArrayType, MapType))]
-    lists = {chunk.index: chunk.null_levels for chunk in asked if chunk is not None and groups is None}
+    list_chunks = [chunks.get(column.path) for column in columns if isinstance(column.data_type, (ArrayType, MapType))]
+    lists = {chunk.index: chunk.null_levels for chunk in list_chunks if chunk is not None and groups is None}
     of_lists = null_counts_of_lists(metadata, lists) if lists else {}
     min_values: dict[str, Statistic] = {}
     max_values: dict[str, Statistic] = {}
@@ -179,14 +179,14 @@ def serialize_footer_statistics(
                 _put(null_counts, column.path, of_lists[chunk.index])
             continue
         index, arrow_type = chunk.index, chunk.kind
-        found = seen.get(column.path) or _merge_row_groups(row_groups, index, arrow_type)
-        if found.null_count is not None:
-            _put(null_counts, column.path, found.null_count)
+        merged = seen.get(column.path) or _merge_row_groups(row_groups, index, arrow_type)
+        if merged.null_count is not None:
+            _put(null_counts, column.path, merged.null_count)
         rule = _bound_rule(column.data_type)
-        if found.minimum is None or rule is None:
+        if merged.minimum is None or rule is None:
             continue
-        lower = rule(found.minimum, False, arrow_type)
-        upper = rule(found.maximum, True, arrow_type)
+        lower = rule(merged.minimum, False, arrow_type)
+        upper = rule(merged.maximum, True, arrow_type)
         is_float = isinstance(column.data_type, PrimitiveType) and column.data_type.name in _FLOATS
         if is_float and not (is_nan_counted or column.path in nan_free):
             upper = None
@@ -272,17 +272,17 @@ class Found:
 
 def _merge_row_groups(row_groups: Sequence[pq.RowGroupMetaData], index: int, kind: pa.DataType) -> Found:
     """Raw physical bounds over all row groups; None where one that has values has no bounds."""
-    found = Found()
+    merged = Found()
     has_bounds = True
     for row_group in row_groups:
         statistics = row_group.column(index).statistics
         if statistics is None:
             return Found(null_count=None)
         null_count = statistics.null_count if statistics.has_null_count else None
-        if null_count is None or found.null_count is None:
-            found.null_count = None
+        if null_count is None or merged.null_count is None:
+            merged.null_count = None
         else:
-            found.null_count += null_count
+            merged.null_count += null_count
         if not statistics.has_min_max:
             has_bounds = has_bounds and null_count == row_group.num_rows
             continue
@@ -290,13 +290,13 @@ def _merge_row_groups(row_groups: Sequence[pq.RowGroupMetaData], index: int, kin
         if pa.types.is_decimal(kind):
             # As bytes, negative numbers would come after positive ones.
             lower, upper = _unscaled(lower), _unscaled(upper)
-        if _is_nan(lower) or found.minimum is None or (not _is_nan(found.minimum) and lower < found.minimum):
-            found.minimum = lower
-        if _is_nan(upper) or found.maximum is None or (not _is_nan(found.maximum) and upper > found.maximum):
-            found.maximum = upper
+        if _is_nan(lower) or merged.minimum is None or (not _is_nan(merged.minimum) and lower < merged.minimum):
+            merged.minimum = lower
+        if _is_nan(upper) or merged.maximum is None or (not _is_nan(merged.maximum) and upper > merged.maximum):
+            merged.maximum = upper
     if not has_bounds:
-        found.minimum = found.maximum = None
-    return found
+        merged.minimum = merged.maximum = None
+    return merged
 
 
 def _is_nan(value: object) -> bool:
@@ -439,7 +439,7 @@ def null_counts_of_lists(metadata: pq.FileMetaData, lists: Mapping[int, int]) ->
 
 
 def _levels_of_row_group(walk: ThriftWalk, lists: Mapping[int, int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    levels_by_leaf: dict[int, list[int]] = {}
     for _ in walk.only(_COLUMNS, LISTS):
         for leaf in range(walk.list_size()):
             levels: list[int] = []
@@ -448,5 +448,5 @@ def _levels_of_row_group(walk: ThriftWalk, lists: Mapping[int, int]) -> dict[int
                     for _ in walk.only(_DEFINITION_LEVELS, LISTS):
                         levels = [walk.integer() for _ in range(walk.list_size())]
             if leaf in lists and len(levels) >= lists[leaf]:
-                found[leaf] = levels
-    return found
+                levels_by_leaf[leaf] = levels
+    return levels_by_leaf

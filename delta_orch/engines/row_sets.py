@@ -64,7 +64,7 @@ def gather_row_sets(
     batches: Iterable[pa.RecordBatch], kind: str, file_number: str, row_position: str
 ) -> dict[RowKey, RowSet]:
     """The rows of a stream by what happens to them and by file; see `Engine.row_sets`. Memory holds bitmaps."""
-    found: dict[RowKey, RowSet] = {}
+    row_sets: dict[RowKey, RowSet] = {}
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -78,12 +78,12 @@ def gather_row_sets(
         for start, stop in _runs(codes, numbers):
             number = int(numbers[start])
             key = (kinds.dictionary[int(codes[start])].as_py(), None if number < 0 else number)
-            taken = found.setdefault(key, RowSet())
+            row_set = row_sets.setdefault(key, RowSet())
             if number < 0:
-                taken.num_rows += stop - start
+                row_set.num_rows += stop - start
             else:
-                taken.add(rows[start:stop])
-    return found
+                row_set.add(rows[start:stop])
+    return row_sets
 
 
 def _longs(values: pa.Array, null: int) -> Longs:

@@ -108,15 +108,15 @@ def ensure_distinct(names: Sequence[str]) -> None:
 
 def column_indexes(path: Sequence[str], schema: StructType) -> list[int]:
     """The position of the column in the schema, and of each field on the way in the struct around it."""
-    found = []
+    indexes = []
     current: DataType = schema
     for name in path:
         assert isinstance(current, StructType)
         place = current.place(name)
         assert place is not None
-        found.append(place)
+        indexes.append(place)
         current = current.fields[place].data_type
-    return found
+    return indexes
 
 
 def value_at(batch: pa.RecordBatch, indexes: Sequence[int]) -> pa.Array:
@@ -245,8 +245,8 @@ class ScanPlan:
         """The top-level columns to return, in order."""
         if self.columns is None:
             return self.schema
-        found = [self.schema.find(name) for name in self.columns]
-        return StructType(tuple(column for column in found if column is not None))
+        fields = [self.schema.find(name) for name in self.columns]
+        return StructType(tuple(column for column in fields if column is not None))
 
 
 def with_row_addresses(plan: ScanPlan, file_number: str, row_position: str) -> ScanPlan:

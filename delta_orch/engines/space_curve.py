@@ -126,10 +126,10 @@ def _ranges(values: pa.Array, bounds: pa.Array) -> npt.NDArray[np.int64]:
 
     kind = bounds.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        known, found = bounds, values
+        finite_bounds, finite_values = bounds, values
     elif pa.types.is_temporal(kind):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
-        known, found = bounds.view(width), values.view(width)
+        finite_bounds, finite_values = bounds.view(width), values.view(width)
     else:
         encoded = pc.dictionary_encode(values)
         # Equal values stay in their order: a bound comes before a value like it.
@@ -140,8 +140,10 @@ def _ranges(values: pa.Array, bounds: pa.Array) -> npt.NDArray[np.int64]:
         numbers = pc.take(longs_from_numpy(of_distinct), encoded.indices)
         return np.asarray(pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False), np.int64)
     numbers = 1 + np.searchsorted(
-        known.to_numpy(zero_copy_only=False), pc.fill_null(found, 0).to_numpy(zero_copy_only=False), side="right"
+        finite_bounds.to_numpy(zero_copy_only=False),
+        pc.fill_null(finite_values, 0).to_numpy(zero_copy_only=False),
+        side="right",
     )
-    if found.null_count:
-        numbers[np.asarray(pc.is_null(found).to_numpy(zero_copy_only=False))] = 0
+    if finite_values.null_count:
+        numbers[np.asarray(pc.is_null(finite_values).to_numpy(zero_copy_only=False))] = 0
     return np.asarray(numbers, np.int64)

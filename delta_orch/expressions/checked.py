@@ -72,9 +72,9 @@ def check_expression(
         raise _refusal(text, what, f"cannot be read: {e.problem}", e.remedy or SIMPLER) from None
     except RecursionError:
         raise _refusal(text, what, "is nested too deeply", SIMPLER) from None
-    known = {name.lower() for name in columns or ()}
+    column_names = {name.lower() for name in columns or ()}
     for path in checked.columns:
-        if len(path) == 1 and path[0].lower() in WITHOUT_PARENTHESES and path[0].lower() not in known:
+        if len(path) == 1 and path[0].lower() in WITHOUT_PARENTHESES and path[0].lower() not in column_names:
             raise _refusal(text, what, f"calls the function {path[0]}: its answer is not fixed", OTHER_FUNCTION)
     if is_default and checked.columns:
         name = ".".join(checked.columns[0])
@@ -96,12 +96,12 @@ def _checked(text: str, is_default: bool) -> CheckedExpression:
         raise Refused(f"is longer than {MAX_CHARACTERS} characters", SIMPLER)
     clocks = CLOCK_FUNCTIONS & WITHOUT_PARENTHESES if is_default else ()
     reader = Reader(text, bare_functions=clocks, most=MAX_WORDS)
-    found = reader.whole()
+    expression = reader.whole()
     for name in reader.types:
         if name not in TYPES:
             raise Unreadable(f"{name[:40]!a} is unexpected")
-    _size(found, is_default)
-    return CheckedExpression(to_checked_sql(found), tuple(column.path for column in reader.columns()))
+    _size(expression, is_default)
+    return CheckedExpression(to_checked_sql(expression), tuple(column.path for column in reader.columns()))
 
 
 def _size(node: Expression, is_default: bool) -> int:

@@ -19,14 +19,14 @@ def resolve_column_names(names: Sequence[str], schema: StructType, what: str) ->
     ensure_sequence_of_names(names, what)
     resolved: list[str] = []
     for name in names:
-        found = find_named_column(name, schema) if isinstance(name, str) else None
-        if found is None:
+        path = find_named_column(name, schema) if isinstance(name, str) else None
+        if path is None:
             raise column_not_found(name, schema, what)
-        if found.name in resolved:
+        if path.name in resolved:
             raise InvalidRequestError(
-                f"{what} names the column {found.name!r} twice", remedy="Name each column once", column=found.name
+                f"{what} names the column {path.name!r} twice", remedy="Name each column once", column=path.name
             )
-        resolved.append(found.name)
+        resolved.append(path.name)
     return tuple(resolved)
 
 
@@ -48,10 +48,10 @@ def ensure_sequence_of_names(names: Sequence[str], what: str) -> None:
 
 def find_named_column(name: str, schema: StructType) -> StructField | None:
     """The column of that name as it stands, or as SQL quotes it; without regard to case."""
-    found = schema.find(name)
-    if found is None and len(name) > 2 and name[0] == name[-1] == "`":
-        found = schema.find(name[1:-1].replace("``", "`"))
-    return found
+    field = schema.find(name)
+    if field is None and len(name) > 2 and name[0] == name[-1] == "`":
+        field = schema.find(name[1:-1].replace("``", "`"))
+    return field
 
 
 def column_not_found(name: object, schema: StructType, what: str) -> ColumnNotFoundError:

@@ -232,13 +232,13 @@ class Interval(NamedTuple):
 
 def interval_of(text: str) -> Interval | None:
     """An interval, as text has it without its first word. None if engines may compute different values."""
-    if (found := _MONTHS.fullmatch(text)) is not None:
-        months = int(found[2]) * 12 + int(found[3])
-        return Interval(-months if found[1] == "-" else months, 0, False)
+    if (match := _MONTHS.fullmatch(text)) is not None:
+        months = int(match[2]) * 12 + int(match[3])
+        return Interval(-months if match[1] == "-" else months, 0, False)
     parts = [(number, unit) for _, number, unit in _PART.findall(text)]
-    if (found := _TIME.fullmatch(text)) is not None:
+    if (match := _TIME.fullmatch(text)) is not None:
         units = ("DAY", "HOUR", "MINUTE", "SECOND")
-        parts = [(found[1] + number, unit) for number, unit in zip(found.groups()[1:], units, strict=True)]
+        parts = [(match[1] + number, unit) for number, unit in zip(match.groups()[1:], units, strict=True)]
     elif _PART.sub("", text) or not parts:
         return None
     units_of = {unit for _, unit in parts}
@@ -255,14 +255,14 @@ def interval_of(text: str) -> Interval | None:
 def interval_after(start: Literal, interval: str, sign: int) -> Literal | None:
     """A date or time and an interval, as text has it without its first word. None as for `days_after`, and if the sum
     of a date and an interval is a time."""
-    found = interval_of(interval)
-    if found is None or start.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+    parsed = interval_of(interval)
+    if parsed is None or start.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         return None
-    if found.months:
-        return months_after(start, found.months * sign)
-    if start.data_type == DATE and found.has_time:
+    if parsed.months:
+        return months_after(start, parsed.months * sign)
+    if start.data_type == DATE and parsed.has_time:
         return None
-    return _after(start, timedelta(microseconds=found.micros), sign)
+    return _after(start, timedelta(microseconds=parsed.micros), sign)
 
 
 def months_after(start: Literal, months: int) -> Literal | None:

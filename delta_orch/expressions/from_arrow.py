@@ -127,14 +127,14 @@ def _functions(extended: Message) -> Mapping[int, str]:
     files: dict[int, str] = {}
     for uri in map(parse_message, _all_bytes(extended, 1)):
         files[_integer(uri, 1)] = _bytes(uri, 2).decode().rsplit("/", 1)[-1] if 2 in uri else ""
-    found: dict[int, str] = {}
+    functions: dict[int, str] = {}
     for declaration in map(parse_message, _all_bytes(extended, 2)):
         if 3 in declaration:
             function = parse_message(_bytes(declaration, 3))
             name = _bytes(function, 3).decode().split(":")[0]
             if name in _FILES and files.get(_integer(function, 1)) == _FILES[name]:
-                found[_integer(function, 2)] = name
-    return found
+                functions[_integer(function, 2)] = name
+    return functions
 
 
 class _Reader:
@@ -370,12 +370,12 @@ def ensure_few_calls(expression: pc.Expression) -> ArrowSize:
     Raises:
         InvalidExpressionError: It has more than `MAX_CALLS` functions and operators.
     """
-    found: list[ArrowSize] = []
+    sizes: list[ArrowSize] = []
     with _lock:
         # The size belongs to the next thread that starts; a thread of somebody else may get it, too, which is harmless.
         before = threading.stack_size(_STACK_BYTES)
         try:
-            walk = threading.Thread(target=lambda: found.append(_size_of(expression)))
+            walk = threading.Thread(target=lambda: sizes.append(_size_of(expression)))
             walk.start()
         except (RuntimeError, MemoryError) as e:
             raise InvalidExpressionError(
@@ -386,14 +386,14 @@ def ensure_few_calls(expression: pc.Expression) -> ArrowSize:
         finally:
             threading.stack_size(before)
     walk.join()
-    if found[0].calls > MAX_CALLS:
+    if sizes[0].calls > MAX_CALLS:
         raise InvalidExpressionError(
-            f"The expression of pyarrow has about {found[0].calls} operators",
+            f"The expression of pyarrow has about {sizes[0].calls} operators",
             cause=f"{MAX_CALLS} are allowed: Arrow's recursion would end the process",
             remedy="Use isin() for many values of one column, or write the predicate as text in Spark SQL",
-            operators=found[0].calls,
+            operators=sizes[0].calls,
         )
-    return found[0]
+    return sizes[0]
 
 
 def _size_of(expression: pc.Expression) -> ArrowSize:

@@ -155,10 +155,10 @@ class Reader(Tokens):
         """The one expression that the text is."""
         if self.kind == "end":
             raise Refused("is empty")
-        found = self.expression()
+        expression = self.expression()
         if self.kind != "end":
             raise self.unexpected()
-        return found
+        return expression
 
     # Operators, from loose to tight
 
@@ -216,7 +216,7 @@ class Reader(Tokens):
         run = re.compile(rf"(?:{one})++").match(self.source, self.ended)
         if run is None:
             return []
-        mention, found = self.mentions[-1], list[Expression]()
+        mention, operands = self.mentions[-1], list[Expression]()
         # Too many are refused before all of them are made.
         most = None if op in ("=", "!=") else MAX_TERMS + 1
         for item in islice(re.compile(one).finditer(self.source, *run.span()), most):
@@ -225,19 +225,19 @@ class Reader(Tokens):
             self.mentions.append(
                 Mention(mention.start + shift, column, [(begin + shift, end + shift) for begin, end in mention.spans])
             )
-            found.append(Comparison(op, column, Literal(text[1:-1] if text[0] == "'" else int(text))))
+            operands.append(Comparison(op, column, Literal(text[1:-1] if text[0] == "'" else int(text))))
         self.go_to(run.end())
-        return found
+        return operands
 
     def _negation(self) -> Expression:
         before = self.depth
         while self.take("NOT", "!"):
             self.enter()
-        found = self._predicate()
+        operand = self._predicate()
         for _ in range(self.depth - before):
-            found = Not(found)
+            operand = Not(operand)
         self.depth = before
-        return found
+        return operand
 
     def _predicate(self) -> Expression:
         start = self.start
@@ -317,10 +317,10 @@ class Reader(Tokens):
         plain = re.compile(_LISTED_VALUE).match
         while True:
             position = self.start
-            while (found := plain(self.source, position)) is not None:
-                number, text = found.groups()
+            while (item := plain(self.source, position)) is not None:
+                number, text = item.groups()
                 values.append(Literal(int(number) if number else text))
-                position = found.end()
+                position = item.end()
             if position > self.start:
                 self.go_to(position)
             words = self.words
@@ -405,12 +405,12 @@ class Reader(Tokens):
             return self._primary()
         if signs[-1][0] == "-" and self.kind == "number":
             # The least long is one constant: its sign cannot be apart from its digits.
-            found = self._postfix(self._number("-"), signs.pop()[1])
+            operand = self._postfix(self._number("-"), signs.pop()[1])
         else:
-            found = self._primary()
+            operand = self._primary()
         for sign, start in reversed(signs):
-            found = self.operation(sign, start, found)
-        return found
+            operand = self.operation(sign, start, operand)
+        return operand
 
     def _number(self, sign: str = "") -> Literal:
         text = sign + self.advance()
@@ -428,21 +428,21 @@ class Reader(Tokens):
         start = self.start
         match self.kind:
             case "number":
-                found: Expression = self._number()
+                node: Expression = self._number()
             case "string" | "raw":
                 texts = [self.string()]
                 while self.kind in ("string", "raw"):
                     texts.append(self.string())
-                found = Literal("".join(texts))
+                node = Literal("".join(texts))
             case "word" | "quoted":
-                found = self.named()
+                node = self.named()
             case "hex":
                 from delta_orch.expressions.constants import binary_of
 
-                found = binary_of(self.advance()[2:-1])
+                node = binary_of(self.advance()[2:-1])
             case _:
-                found = self._enclosed()
-        return self._postfix(found, start) if self.word in _POSTFIX else found
+                node = self._enclosed()
+        return self._postfix(node, start) if self.word in _POSTFIX else node
 
     def _enclosed(self) -> Expression:
         start = self.start
@@ -557,7 +557,7 @@ class Reader(Tokens):
         start = self.start
         self.advance()
         texts: list[str] = []
-        while not texts or ((found := self.match_here(_INTERVAL_PART)) is not None and found[1].upper() in UNITS):
+        while not texts or ((part := self.match_here(_INTERVAL_PART)) is not None and part[1].upper() in UNITS):
             texts.append(self.advance() if self.word else "")
             if self.kind not in ("string", "number"):
                 raise self.unexpected()
@@ -591,12 +591,12 @@ class Reader(Tokens):
         arguments, detail = self._arguments(name) if self.word != ")" else ([], "")
         self.depth -= 1
         self.expect(")")
-        found = self._called(name, tuple(arguments), start, detail, self._depth_over(arguments))
+        call = self._called(name, tuple(arguments), start, detail, self._depth_over(arguments))
         if self.word in ("FILTER", "WITHIN", "IGNORE", "RESPECT"):
             self.foreign("an aggregate function")
         if self.word == "OVER":
             self.foreign("a window function")
-        return found
+        return call
 
     def _called(
         self, name: str, arguments: tuple[Expression, ...], start: int, detail: str = "", depth: int = 1
@@ -649,13 +649,15 @@ class Reader(Tokens):
     def argument(self) -> Expression:
         """One argument of a function: a lambda, a named one, or an expression."""
         start, mentions = self.start, len(self.mentions)
-        found = self.expression()
-        if self.word == "=>" and isinstance(found, Column):
+        argument = self.expression()
+        if self.word == "=>" and isinstance(argument, Column):
             del self.mentions[mentions:]
             self.advance()
-            return self.operation("=>", start, self.expression(), detail=found.path[0])
+            return self.operation("=>", start, self.expression(), detail=argument.path[0])
         if self.word == "->":
-            parameters = found.arguments if isinstance(found, Operation) and found.name == "()" else (found,)
+            parameters = (
+                argument.arguments if isinstance(argument, Operation) and argument.name == "()" else (argument,)
+            )
             names = {p.path[0].lower() for p in parameters if isinstance(p, Column) and len(p.path) == 1}
             if len(names) < len(parameters):
                 raise self.unexpected()
@@ -667,8 +669,8 @@ class Reader(Tokens):
             return self.operation("->", start, *parameters, body)
         if self.word == "AS":
             self.advance()
-            return self.operation("AS", start, found, detail=self.name())
-        return found
+            return self.operation("AS", start, argument, detail=self.name())
+        return argument
 
     # Types and paths
 

@@ -94,5 +94,5 @@ def _sql_of(value: object, data_type: DataType | None) -> str:
                 cause="It is a struct or a map, which only the type of a column decides",
                 remedy="Give it as the value of a column, or write named_struct(…) or map(…)",
             )
-    found = _atomic(value)
-    return spark_literal(found.value, found.data_type)
+    sql = _atomic(value)
+    return spark_literal(sql.value, sql.data_type)

@@ -43,29 +43,29 @@ class _Composite(Expression):
 
 def _parts(root: object) -> list[object]:
     """A tree as a flat list, which tells it from every other tree: each node comes before its operands."""
-    found: list[object] = []
+    parts: list[object] = []
     waiting = [root]
     while waiting:
         node = waiting.pop()
         if isinstance(node, _Composite):
-            found.append(type(node))
+            parts.append(type(node))
             waiting.extend(getattr(node, name) for name in node.__match_args__)
         elif isinstance(node, tuple | Constants):
-            found.append(len(node))
+            parts.append(len(node))
             waiting.extend(node)
         else:
-            found.append(node)
-    return found
+            parts.append(node)
+    return parts
 
 
 def _printed(root: object) -> list[str]:
-    found: list[str] = []
+    printed: list[str] = []
     waiting: list[tuple[bool, object]] = [(True, root)]
     while waiting:
         is_node, node = waiting.pop()
         pieces: list[tuple[bool, object]]
         if not is_node:
-            found.append(str(node))
+            printed.append(str(node))
             continue
         if isinstance(node, _Composite):
             pieces = [(False, f"{type(node).__name__}(")]
@@ -78,10 +78,10 @@ def _printed(root: object) -> list[str]:
                 pieces += [(False, ", " if number else ""), (True, item)]
             pieces.append((False, ",)" if len(node) == 1 else ")"))
         else:
-            found.append(repr(node))
+            printed.append(repr(node))
             continue
         waiting.extend(reversed(pieces))
-    return found
+    return printed
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ def parse_expression(text: str) -> Expression:
             subquery, a window, aggregate or generator function, a parameter, or a function whose answer is not fixed
             (`rand()`). It is too long or nested too deeply (see `tree`).
     """
-    _, reader, found = _of_one_row(text, *_read(text))
-    return reader.predicate(found) if reader.has_calls else found
+    _, reader, node = _of_one_row(text, *_read(text))
+    return reader.predicate(node) if reader.has_calls else node
 
 
 def parse_value(text: str) -> Expression:
@@ -66,12 +66,12 @@ def parse_row_value(text: str) -> Expression:
         InvalidExpressionError: As `parse_value`, and for a subquery, a window, aggregate or generator function, a
             parameter, or a function whose answer is not fixed (`rand()`).
     """
-    reader, found = _read(text)
-    if type(found) is Call and found.name in CLOCKS and not found.arguments:
+    reader, node = _read(text)
+    if type(node) is Call and node.name in CLOCKS and not node.arguments:
         from delta_orch.expressions.clock import time_told
 
-        return time_told(found.name)
-    return _value(*_of_one_row(text, reader, found))
+        return time_told(node.name)
+    return _value(*_of_one_row(text, reader, node))
 
 
 def syntax_of(node: Opaque) -> Expression:
@@ -152,8 +152,8 @@ def _ensure_of_one_row(reader: Reader, text: str) -> None:
     from delta_orch.expressions.allowed_functions import foreign_function
 
     for name, arguments in reader.functions:
-        if (found := foreign_function(name, arguments)) is not None:
-            what, is_unstable = found
+        if (foreign := foreign_function(name, arguments)) is not None:
+            what, is_unstable = foreign
             raise InvalidExpressionError(
                 f"The expression {_shorten(text)} holds {what}",
                 cause="Its answer is not fixed" if is_unstable else "A predicate on a table looks at one row at a time",
@@ -178,8 +178,8 @@ def ensure_no_column_in_double_quotes(text: str, schema: StructType, rule: str |
     """
     if '"' not in text:
         return
-    for found in re.finditer(_DOUBLE_QUOTED, text):
-        name = found[1]
+    for match in re.finditer(_DOUBLE_QUOTED, text):
+        name = match[1]
         if name and schema.find(name) is not None:
             raise InvalidExpressionError(
                 f'"{name}" in double quotes is text in Spark SQL, and the table has a column of that name',
@@ -195,10 +195,10 @@ def ensure_no_column_named_as_clock(text: str, schema: StructType) -> None:
     without parentheses: Spark SQL takes it for the column."""
     if "local" not in (lower := text.lower()) and "current" not in lower:
         return
-    for found in _CLOCK_NAME.finditer(text):
-        if schema.find(found[1]) is not None:
+    for match in _CLOCK_NAME.finditer(text):
+        if schema.find(match[1]) is not None:
             raise InvalidExpressionError(
-                f"{found[1]} is a function of the clock, and the table has a column of that name",
-                remedy=f"Write `{found[1]}` for the column, or {found[1]}() for the clock",
-                column=found[1],
+                f"{match[1]} is a function of the clock, and the table has a column of that name",
+                remedy=f"Write `{match[1]}` for the column, or {match[1]}() for the clock",
+                column=match[1],
             )

@@ -205,15 +205,15 @@ class _Resolver:
                     lists.setdefault(name, []).append(one)
                 case _:
                     rest.append(child)
-        found: list[Expression] = []
+        operands: list[Expression] = []
         for name, values in lists.items():
             column, data_type = self._column(name)
             typed = None if data_type is None else _typed_values(data_type, values)
             if typed is None or (data_type == STRING and self._char_length(column) is not None):
                 rest += [Comparison(op, name, value) for value in values]
             else:
-                found.append(_listed(op, column, typed))
-        return found + _as_lists(op, [self.predicate(child) for child in rest])
+                operands.append(_listed(op, column, typed))
+        return operands + _as_lists(op, [self.predicate(child) for child in rest])
 
     def _column(self, column: Column) -> tuple[Column, DataType | None]:
         path, data_type = find_column(column.path, self._schema)
@@ -395,14 +395,14 @@ def _with_spaces(text: str, length: int) -> list[str]:
 
 def _as_lists(op: str, parts: list[Expression]) -> list[Expression]:
     """Operands of OR (`op` is `=`) or of AND (`!=`), with many comparisons of one column as one list of values."""
-    found: dict[Expression, dict[Literal, None]] = {}
+    lists: dict[Expression, dict[Literal, None]] = {}
     for part in parts:
         match part:
             case Comparison(o, Column() as column, Literal(_, kind) as one) if o == op and kind not in (FLOAT, DOUBLE):
-                found.setdefault(column, {})[one] = None
+                lists.setdefault(column, {})[one] = None
             case _:
-                found[part] = {}
-    return [_listed(op, part, tuple(values)) if values else part for part, values in found.items()]
+                lists[part] = {}
+    return [_listed(op, part, tuple(values)) if values else part for part, values in lists.items()]
 
 
 def _listed(op: str, column: Expression, values: tuple[Literal, ...] | Constants) -> Expression:
@@ -454,15 +454,15 @@ def _typed_values(data_type: DataType, values: Sequence[Literal]) -> Constants |
     declared = {values.data_type} if isinstance(values, Constants) else {value.data_type for value in values}
     if not declared <= {None, data_type}:
         return None
-    found = dict.fromkeys(plain_values(values))
-    types = set(map(type, found))
+    distinct = dict.fromkeys(plain_values(values))
+    types = set(map(type, distinct))
     if data_type in INTEGRAL_RANGES and types == {int}:
         low, high = INTEGRAL_RANGES[data_type]
-        if not (low <= min(found) and max(found) <= high):
+        if not (low <= min(distinct) and max(distinct) <= high):
             return None
     elif data_type != STRING or types != {str}:
         return None
-    return Constants(list(found), data_type)
+    return Constants(list(distinct), data_type)
 
 
 def _number_as_double(literal: Literal) -> Literal:

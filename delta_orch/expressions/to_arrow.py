@@ -60,8 +60,8 @@ def arrow_predicate(expression: Expression, schema: StructType) -> Callable[[Row
     answer = _Translator(schema).predicate(expression)
 
     def answers(rows: Rows) -> pa.BooleanArray | pa.ChunkedArray:
-        found = answer(rows)
-        return pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
+        mask = answer(rows)
+        return pa.repeat(mask, rows.num_rows) if isinstance(mask, pa.Scalar) else mask
 
     return answers
 
@@ -171,10 +171,10 @@ class _Translator:
         otherwise = _NULL if len(present) < len(values) else _FALSE
 
         def is_in(column: _Values) -> _Values:
-            found = _FALSE if listed is None else pc.is_in(column, value_set=listed)
+            is_listed = _FALSE if listed is None else pc.is_in(column, value_set=listed)
             if has_nan:
-                found = pc.or_kleene(found, pc.is_nan(column))
-            return pc.if_else(pc.is_null(column), _NULL, pc.or_kleene(found, otherwise))
+                is_listed = pc.or_kleene(is_listed, pc.is_nan(column))
+            return pc.if_else(pc.is_null(column), _NULL, pc.or_kleene(is_listed, otherwise))
 
         return _call(is_in, self._operand(child))
 

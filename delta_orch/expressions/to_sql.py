@@ -307,8 +307,8 @@ def _duckdb_in(child: str, values: Sequence[Literal]) -> str:
     listed = f"CAST(string_split('{','.join(map(spelled, present))}', ',') AS {duckdb_type(kind)}[])"
     # A query is a join, which computes the value for every row, even where a CASE leaves it out.
     if not may_raise(child):
-        found = f"{child} IN (SELECT unnest({listed}))"
-        return f"({found} OR CAST(NULL AS BOOLEAN))" if has_null else found
+        sql = f"{child} IN (SELECT unnest({listed}))"
+        return f"({sql} OR CAST(NULL AS BOOLEAN))" if has_null else sql
     otherwise = "NULL" if has_null else "FALSE"
     return f"CASE WHEN {child} IS NULL THEN NULL WHEN list_contains({listed}, {child}) THEN TRUE ELSE {otherwise} END"
 

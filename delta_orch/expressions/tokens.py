@@ -141,10 +141,10 @@ def text_of(token: str) -> str:
             return chr(code)
         return _ESCAPES.get(escaped, escaped)
 
-    found = _ESCAPED.sub(unescaped, token[1:-1])
+    text = _ESCAPED.sub(unescaped, token[1:-1])
     try:
         # Two halves of a character, each written as \\u, are one.
-        return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:
         raise Unreadable("It holds half of a character") from None
 

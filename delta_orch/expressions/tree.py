@@ -286,15 +286,15 @@ def _is_path(path: object) -> bool:
 
 def _chain(node: And | Or) -> list[Expression]:
     """The operands of a chain of one operator, in order, however it is nested."""
-    found: list[Expression] = []
+    operands: list[Expression] = []
     waiting: list[Expression] = [node]
     while waiting:
         item = waiting.pop()
         if type(item) is type(node) and isinstance(item, And | Or) and isinstance(item.children, tuple):
             waiting.extend(reversed(item.children))
         else:
-            found.append(item)
-    return found
+            operands.append(item)
+    return operands
 
 
 def _tests_in(text: str) -> int:

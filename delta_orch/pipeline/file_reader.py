@@ -88,9 +88,9 @@ class FileBatch:
         from delta_orch.engines.select import select_engine
 
         schema = self.schema if as_table else None
-        found = read_files(self.source, self.files, schema, engine=select_engine(None, self.engine))
-        self._read[:] = [found]
-        return found.batches
+        rows = read_files(self.source, self.files, schema, engine=select_engine(None, self.engine))
+        self._read[:] = [rows]
+        return rows.batches
 
     def to_arrow(self) -> pa.Table:
         """The rows of the files in memory. Raises as `rows`."""
@@ -167,15 +167,15 @@ class FileReader:
 
         Raises as `FileLook.next_files`.
         """
-        found = self._look.next_files(snapshot_or_none(self.target))
-        return None if found is None else self.whole_batch() if is_whole else self._batch(found)
+        new_files = self._look.next_files(snapshot_or_none(self.target))
+        return None if new_files is None else self.whole_batch() if is_whole else self._batch(new_files)
 
     def whole_batch(self) -> FileBatch:
         """All files of the source, for a step that starts anew. Raises as `next_batch`."""
         before = recorded_files(self.target.log, snapshot_or_none(self.target), self.consumer)
         anew = LoadedFiles(before.store, before.cursor, before.recorded)
-        found = NewFiles(self.source, self.source.list_files(), False, anew, before.next_version())
-        return self._batch(found, is_whole=True)
+        all_files = NewFiles(self.source, self.source.list_files(), False, anew, before.next_version())
+        return self._batch(all_files, is_whole=True)
 
     def batch_again(self, inputs: Sequence[Mapping[str, object]], *, up_to_cursor: bool) -> FileBatch:
         """The files that a unit has loaded, as they are now.

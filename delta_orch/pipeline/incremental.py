@@ -232,12 +232,12 @@ class ChangeBatch:
     def _ensure_whole_partitions(self) -> None:
         """A partition that is replaced must not hold rows of partitions of the source that are not read."""
         needed = self.snapshot.partition_columns
-        for given in self.replaces:
-            if not {name.lower() for name in needed} <= {name.lower() for name in given}:
+        for column in self.replaces:
+            if not {name.lower() for name in needed} <= {name.lower() for name in column}:
                 raise InvalidRequestError(
                     f"batch.scan() has rows of some {', '.join(needed)}; the partitions that they would replace can "
                     "hold rows of others, which would be lost",
-                    cause=f"The table is partitioned by {', '.join(given) or 'nothing'}, the source by "
+                    cause=f"The table is partitioned by {', '.join(column) or 'nothing'}, the source by "
                     f"{', '.join(needed)}",
                     remedy="Partition the table by the columns of the source (and more, if need be), or write by "
                     "merge, overwrite_changed or overwrite. Where each partition of the source is one of the table "
@@ -382,8 +382,8 @@ class IncrementalReader:
             )
         cursor = self.target.snapshot().txn_version(app_id)
         end = max(ends) if not up_to_cursor or cursor is None else max(cursor, *ends)
-        known = [start for start in starts if isinstance(start, int)]
-        start = min(known) if len(known) == len(starts) else None
+        versions = [start for start in starts if isinstance(start, int)]
+        start = min(versions) if len(versions) == len(starts) else None
         try:
             snapshot = latest if end == latest.version else self.source.snapshot(version=end)
             feed = None
@@ -541,8 +541,8 @@ def partitions_as_predicate(partitions: pa.Table, schema: StructType) -> Express
 def one_of(field: StructField, values: Sequence[object]) -> Expression:
     """The rows whose column has one of these values; None is null."""
     column = Column((field.name,))
-    known = tuple(Literal(value, field.data_type) for value in values if value is not None)
-    tests: list[Expression] = [IsNull(column)] if len(known) < len(values) else []
-    if known:
-        tests.insert(0, Comparison("=", column, known[0]) if len(known) == 1 else In(column, known))
+    literals = tuple(Literal(value, field.data_type) for value in values if value is not None)
+    tests: list[Expression] = [IsNull(column)] if len(literals) < len(values) else []
+    if literals:
+        tests.insert(0, Comparison("=", column, literals[0]) if len(literals) == 1 else In(column, literals))
     return disjunction(*tests)

@@ -126,9 +126,9 @@ class IncrementalStep(Step):
             done += again.values()
             committed = work.txns[0].version
         goals: Mapping[str, int] = {}
-        asked = {"appends": self.mode == "append", "is_whole": self._is_whole}
+        options = {"appends": self.mode == "append", "is_whole": self._is_whole}
         while batches := {
-            name: batch for name, reader in readers.items() if (batch := reader.next_batch(**asked)) is not None
+            name: batch for name, reader in readers.items() if (batch := reader.next_batch(**options)) is not None
         }:
             goals = goals or {name: reader.newest_version() for name, reader in readers.items() if until_current}
             step, next_work = self._for_batches(

@@ -126,9 +126,9 @@ def parse_body(kind: type[Body], body: JsonObject) -> Body:
         attribute: parse(body[key] if is_required else body.get(key))
         for attribute, key, parse, is_required in _FIELDS[kind]
     }
-    known = _KNOWN.get(kind)
-    if known is not None and not body.keys() <= known:
-        values["extra"] = {key: value for key, value in body.items() if key not in known}
+    parser = _KNOWN.get(kind)
+    if parser is not None and not body.keys() <= parser:
+        values["extra"] = {key: value for key, value in body.items() if key not in parser}
     return kind(**values)
 
 
@@ -224,17 +224,17 @@ def _configuration(v: JsonValue) -> dict[str, str]:
 
 
 def _format(v: JsonValue) -> Format:
-    said = v or {}
-    return Format(as_string(said.get("provider") or "parquet"), _configuration(said.get("options")))
+    fields = v or {}
+    return Format(as_string(fields.get("provider") or "parquet"), _configuration(fields.get("options")))
 
 
 def _int(v: object) -> int:
     if isinstance(v, bool) or not (isinstance(v, int | str) or (isinstance(v, float) and v.is_integer())):
         raise TypeError(f"expected an integer, found {v!r:.100}")
-    found = int(v)
-    if not -(1 << 63) <= found < 1 << 63:
+    number = int(v)
+    if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"expected an integer of 64 bits, found {v!r:.100}")
-    return found
+    return number
 
 
 def _optional_int(v: object) -> int | None:

@@ -222,7 +222,7 @@ def _straight(directory: str) -> str:
 def _decoded(log_path: str) -> str:
     """As `decode_path`. Paths that do not decode to text, or that contain a null character, stay as they are."""
     try:
-        found = unquote(log_path, errors="strict")
+        decoded = unquote(log_path, errors="strict")
     except UnicodeDecodeError:
         return log_path
-    return log_path if "\0" in found else found
+    return log_path if "\0" in decoded else decoded

@@ -228,15 +228,15 @@ def char_places(field: StructField) -> Places:
         lengths = [length for length in declared_lengths(declared) if length.kind == "char"]
     except SchemaMismatchError:
         return {}  # a write refuses it
-    found = {place_of_text(field.data_type, length.place): length.max_characters for length in lengths}
-    if max(found.values(), default=0) > _MOST_CHARACTERS:
+    lengths_by_place = {place_of_text(field.data_type, length.place): length.max_characters for length in lengths}
+    if max(lengths_by_place.values(), default=0) > _MOST_CHARACTERS:
         raise UnsupportedError(
             f"Column {field.name} is declared {declared[:100]}",
             cause=f"Whoever reads it fills each text up with spaces, here beyond {_MOST_CHARACTERS} characters",
             remedy="Declare it as string (change_type)",
             column=field.name,
         )
-    return {place: width for place, width in found.items() if place is not None}
+    return {place: width for place, width in lengths_by_place.items() if place is not None}
 
 
 def char_width(field: StructField) -> int | None:

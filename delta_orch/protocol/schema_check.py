@@ -89,10 +89,10 @@ def _mismatches(source: StructType, target: StructType, prefix: str, fill_nulls:
         folded = f.name.lower()
         if folded in seen:
             yield f"column {prefix}{f.name} occurs twice"
-        elif (wanted := target.find(f.name)) is None:
+        elif (counterpart := target.find(f.name)) is None:
             yield f"column {prefix}{f.name} is not in the table"
         else:
-            yield from _type_mismatches(f.data_type, wanted.data_type, f"{prefix}{f.name}", fill_nulls)
+            yield from _type_mismatches(f.data_type, counterpart.data_type, f"{prefix}{f.name}", fill_nulls)
         seen.add(folded)
     for f in target:
         # A void column holds nothing to miss.
@@ -149,8 +149,8 @@ def ensure_valid_table_schema(
     ensure_distinct_names(schema)
     reserved = RESERVED_NAMES if has_feed else frozenset[str]()
     _ensure_valid_names(schema, "", any_characters, reserved, known)
-    wanted = [c.lower() for c in partition_columns]
-    if len(set(wanted)) != len(wanted):
+    partition_names = [c.lower() for c in partition_columns]
+    if len(set(partition_names)) != len(partition_names):
         raise SchemaMismatchError("A partition column is named twice", cause=", ".join(partition_columns))
     for column in partition_columns:
         f = schema.find(column)
@@ -168,7 +168,7 @@ def ensure_valid_table_schema(
             )
         if IDENTITY_START in f.metadata:
             raise no_identity_partition(column)
-    if len(wanted) == len(schema):
+    if len(partition_names) == len(schema):
         raise SchemaMismatchError("All columns are partition columns", remedy="Leave at least one column for the files")
 
 

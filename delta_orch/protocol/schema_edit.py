@@ -86,9 +86,9 @@ def field_at(schema: StructType, path: Path) -> StructField:
             cause=f"It is what {quote_path(path[:-1])} holds",
             remedy="Name a column, or a field of a struct",
         )
-    found = parent.find(path[-1])
-    assert found is not None, path
-    return found
+    field = parent.find(path[-1])
+    assert field is not None, path
+    return field
 
 
 def nearest_field(schema: StructType, path: Path) -> tuple[Path, str]:
@@ -156,8 +156,8 @@ def with_type(data_type: DataType, path: Sequence[str], change: Callable[[DataTy
 def part_at(data_type: DataType, name: str) -> tuple[str, DataType] | None:
     """The part of a type that a name selects, with the name as the schema spells it; None if there is no such part."""
     if isinstance(data_type, StructType):
-        found = data_type.find(name)
-        return None if found is None else (found.name, found.data_type)
+        field = data_type.find(name)
+        return None if field is None else (field.name, field.data_type)
     return next((part for part in parts_of(data_type) if part[0] == name.lower()), None)
 
 

@@ -234,10 +234,10 @@ class TableProperties:
         values: dict[str, Any] = {}
         invalid: dict[str, InvalidPropertyError] = {}
         for key, text in configuration.items():
-            known = _BY_LOWER_KEY.get(key.lower())
-            if known is not None and (attribute := _PROPERTIES[known].attribute) is not None:
+            definition = _BY_LOWER_KEY.get(key.lower())
+            if definition is not None and (attribute := _PROPERTIES[definition].attribute) is not None:
                 try:
-                    values[attribute] = _parse_value(known, text)
+                    values[attribute] = _parse_value(definition, text)
                 except InvalidPropertyError as e:
                     invalid[attribute] = e
         properties = cls(**values, _invalid=invalid)

@@ -96,15 +96,15 @@ def parse_columns(text: str) -> StructType:
     """
     try:
         parser = _Parser(f"struct<{text}>")
-        found = parser.whole()
+        columns = parser.whole()
     except SchemaMismatchError:
-        found = None
-    if not isinstance(found, StructType) or not found.names:
+        columns = None
+    if not isinstance(columns, StructType) or not columns.names:
         raise SchemaMismatchError(
             f"{text!r} is neither a list of columns nor a schema's JSON",
             remedy="Write columns as in Spark SQL: id bigint NOT NULL, tags array<string>",
         )
-    return StructType(tuple(_with_lengths(field, parser.lengths) for field in found))
+    return StructType(tuple(_with_lengths(field, parser.lengths) for field in columns))
 
 
 def _with_lengths(field: StructField, lengths: Iterable[DeclaredLength]) -> StructField:
@@ -175,11 +175,11 @@ class _Parser:
         at = 0
         text = text.rstrip()
         while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
+            match = _TOKEN.match(text, at)
+            if match is None:
                 raise self.refused()
-            self.tokens.append(found[0].strip())
-            at = found.end()
+            self.tokens.append(match[0].strip())
+            at = match.end()
 
     def refused(self) -> SchemaMismatchError:
         return SchemaMismatchError(
@@ -198,10 +198,10 @@ class _Parser:
         return self.tokens[self.position] if self.position < len(self.tokens) else None
 
     def whole(self) -> DataType:
-        found = self.type(0)
+        data_type = self.type(0)
         if self.position < len(self.tokens):
             raise self.refused()
-        return found
+        return data_type
 
     def type(self, depth: int) -> DataType:
         ensure_shallow(depth)
@@ -232,16 +232,16 @@ class _Parser:
                 kind = "varchar" if name == "varchar" else "char"
                 self.lengths.append(DeclaredLength(tuple(self.place), kind, length))
                 return STRING
-        found = PRIMITIVE_TYPES.get(_NAMES.get(name, name))
-        if found is None:
+        primitive = PRIMITIVE_TYPES.get(_NAMES.get(name, name))
+        if primitive is None:
             raise self.refused()
-        return found
+        return primitive
 
     def inside(self, name: str, depth: int) -> DataType:
         self.place.append(name)
-        found = self.type(depth + 1)
+        inner = self.type(depth + 1)
         self.place.pop()
-        return found
+        return inner
 
     def struct(self, depth: int) -> StructType:
         self.take("<")
@@ -321,7 +321,7 @@ def with_renamed_place(schema: StructType, path: Path, new_name: str) -> StructT
 def lengths_at(schema: StructType, path: Path) -> dict[Path, DeclaredLength]:
     """The declared types of the strings at and below a path, by their places below it."""
     around, _ = nearest_field(schema, path)
-    found: dict[Path, DeclaredLength] = {}
+    lengths: dict[Path, DeclaredLength] = {}
     for depth in range(1, len(around) + 1):
         if not isinstance(type_at(schema, path[: depth - 1]), StructType):
             continue
@@ -329,8 +329,8 @@ def lengths_at(schema: StructType, path: Path) -> dict[Path, DeclaredLength]:
         place = path[depth:]
         for length in declared_lengths(text) if isinstance(text, str) else ():
             if _is_below(length, place):
-                found.setdefault(length.place[len(place) :], length)
-    return found
+                lengths.setdefault(length.place[len(place) :], length)
+    return lengths
 
 
 def with_lengths_at(schema: StructType, path: Path, lengths: Iterable[DeclaredLength]) -> StructType:

@@ -138,11 +138,11 @@ class StructType(DataType):
 def fields_on(path: Sequence[str], schema: DataType) -> Iterator[StructField]:
     """The column of a path and its fields, up to the first field that does not exist."""
     for name in path:
-        found = schema.find(name) if isinstance(schema, StructType) else None
-        if found is None:
+        field = schema.find(name) if isinstance(schema, StructType) else None
+        if field is None:
             return
-        yield found
-        schema = found.data_type
+        yield field
+        schema = field.data_type
 
 
 STRING = PrimitiveType("string")
@@ -292,9 +292,9 @@ def indexed_leaves(
     if chosen is None:
         yield from leaves if count < 0 else islice(leaves, count)
         return
-    wanted = [tuple(map(str.lower, path)) for path in chosen]
+    chosen_paths = [tuple(map(str.lower, path)) for path in chosen]
     for path, data_type in leaves:
-        if any(tuple(map(str.lower, path[: len(one)])) == one for one in wanted):
+        if any(tuple(map(str.lower, path[: len(one)])) == one for one in chosen_paths):
             yield path, data_type
 
 

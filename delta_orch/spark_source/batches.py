@@ -47,11 +47,11 @@ def write_batches(
 
 def _query_id(rows: DataFrame) -> str:
     session = rows.sparkSession
-    found = None if is_connect(session) else session.sparkContext.getLocalProperty(_QUERY_ID)
-    if not found:
+    query_id = None if is_connect(session) else session.sparkContext.getLocalProperty(_QUERY_ID)
+    if not query_id:
         raise InvalidRequestError(
             "The session does not tell the id of the streaming query",
             cause="Spark Connect keeps it to itself",
             remedy='Pass txn_app_id="…", another one for each checkpoint',
         )
-    return str(found)
+    return str(query_id)

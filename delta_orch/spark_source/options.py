@@ -108,20 +108,20 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         InvalidRequestError: An option is unknown or given twice, a value does not parse, or an option does not apply
             to what is read.
     """
-    given = by_known_names(options, _NAMES, _OTHER_NAMES)
-    _ensure_path(given)
-    is_feed = parse_boolean(given, "readChangeFeed")
-    _ensure_fit(given, is_feed)
+    values = by_known_names(options, _NAMES, _OTHER_NAMES)
+    _ensure_path(values)
+    is_feed = parse_boolean(values, "readChangeFeed")
+    _ensure_fit(values, is_feed)
     return ReadOptions(
-        path=given["path"],
-        storage_options=storage_options(given),
-        version=parse_integer(given, "versionAsOf"),
-        timestamp=given.get("timestampAsOf"),
-        columns=parse_names(given, "columns"),
-        where=given.get("where"),
-        row_tracking=parse_boolean(given, "rowTracking"),
-        changes=_changes(given) if is_feed else None,
-        max_partition_bytes=_size(given, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
+        path=values["path"],
+        storage_options=storage_options(values),
+        version=parse_integer(values, "versionAsOf"),
+        timestamp=values.get("timestampAsOf"),
+        columns=parse_names(values, "columns"),
+        where=values.get("where"),
+        row_tracking=parse_boolean(values, "rowTracking"),
+        changes=_changes(values) if is_feed else None,
+        max_partition_bytes=_size(values, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
     )
 
 
@@ -155,40 +155,42 @@ class StreamOptions:
 
 def is_of_stream(options: Mapping[str, str]) -> bool:
     """Whether only a stream can have these options. Spark requests the columns before it says whether it streams."""
-    given = {name.lower(): value for name, value in options.items()}
-    is_feed = given.get("readchangefeed", given.get("readchangedata", "false")).strip().lower() == "true"
-    if any(name.lower() in given for name in _OF_STREAMS) or given.get("startingversion") == "latest":
+    lower_options = {name.lower(): value for name, value in options.items()}
+    is_feed = (
+        lower_options.get("readchangefeed", lower_options.get("readchangedata", "false")).strip().lower() == "true"
+    )
+    if any(name.lower() in lower_options for name in _OF_STREAMS) or lower_options.get("startingversion") == "latest":
         return True
-    has_start = "startingversion" in given or "startingtimestamp" in given
-    return is_feed != has_start and "endingversion" not in given and "endingtimestamp" not in given
+    has_start = "startingversion" in lower_options or "startingtimestamp" in lower_options
+    return is_feed != has_start and "endingversion" not in lower_options and "endingtimestamp" not in lower_options
 
 
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream. Raises as `parse_options`."""
-    given = by_known_names(options, _STREAM_NAMES, {"readChangeData": "readChangeFeed"})
-    _ensure_path(given)
-    version = given.get("startingVersion")
-    if version is not None and "startingTimestamp" in given:
+    values = by_known_names(options, _STREAM_NAMES, {"readChangeData": "readChangeFeed"})
+    _ensure_path(values)
+    version = values.get("startingVersion")
+    if version is not None and "startingTimestamp" in values:
         raise InvalidRequestError("startingVersion and startingTimestamp exclude each other", remedy="Give one")
     if version is not None and version.lower() != "latest":
-        version = str(parse_integer(given, "startingVersion"))
-    max_files, max_bytes = parse_integer(given, "maxFilesPerTrigger"), _size(given, "maxBytesPerTrigger")
+        version = str(parse_integer(values, "startingVersion"))
+    max_files, max_bytes = parse_integer(values, "maxFilesPerTrigger"), _size(values, "maxBytesPerTrigger")
     if 0 in (max_files, max_bytes):
         raise InvalidRequestError("maxFilesPerTrigger and maxBytesPerTrigger must be at least 1")
     return StreamOptions(
-        path=given["path"],
-        storage_options=storage_options(given),
+        path=values["path"],
+        storage_options=storage_options(values),
         starting_version=None if version is None else version.lower(),
-        starting_timestamp=given.get("startingTimestamp"),
-        read_change_feed=parse_boolean(given, "readChangeFeed"),
+        starting_timestamp=values.get("startingTimestamp"),
+        read_change_feed=parse_boolean(values, "readChangeFeed"),
         max_files=max_files or _DEFAULT_FILES,
         max_bytes=max_bytes,
-        ignore_deletes=parse_boolean(given, "ignoreDeletes"),
-        ignore_changes=parse_boolean(given, "ignoreChanges"),
-        skip_change_commits=parse_boolean(given, "skipChangeCommits"),
-        allow_dropped=_always(given, "allowSourceColumnDrop"),
-        allow_renamed=_always(given, "allowSourceColumnRename"),
-        max_partition_bytes=_size(given, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
+        ignore_deletes=parse_boolean(values, "ignoreDeletes"),
+        ignore_changes=parse_boolean(values, "ignoreChanges"),
+        skip_change_commits=parse_boolean(values, "skipChangeCommits"),
+        allow_dropped=_always(values, "allowSourceColumnDrop"),
+        allow_renamed=_always(values, "allowSourceColumnRename"),
+        max_partition_bytes=_size(values, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
     )
 
 
@@ -211,8 +213,8 @@ def _ensure_path(given: Mapping[str, str]) -> None:
 
 def by_known_names(options: Mapping[str, str], names: Sequence[str], others: Mapping[str, str]) -> dict[str, str]:
     """The options under the names of `names`; `others` are further spellings of some. Raises InvalidRequestError."""
-    known = {name.lower(): name for name in names} | {a.lower(): b for a, b in others.items()}
-    found: dict[str, str] = {}
+    spellings = {name.lower(): name for name in names} | {a.lower(): b for a, b in others.items()}
+    values: dict[str, str] = {}
     if "provider" in options and "owner" in options:
         raise InvalidRequestError(
             'A table of Spark\'s catalog cannot use the format "delta_orch"',
@@ -220,7 +222,7 @@ def by_known_names(options: Mapping[str, str], names: Sequence[str], others: Map
             remedy="Use CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path …)",
         )
     for name, value in options.items():
-        canonical = known.get(name.lower())
+        canonical = spellings.get(name.lower())
         if name.lower() == "follow":
             raise InvalidRequestError(
                 'The format "delta_orch" cannot follow a table',
@@ -232,12 +234,12 @@ def by_known_names(options: Mapping[str, str], names: Sequence[str], others: Map
                 f'The format "delta_orch" has no option {name!r}',
                 remedy=_INSTEAD.get(name.lower(), f"Use {', '.join(names[1:])}"),
             )
-        if canonical in found:
+        if canonical in values:
             raise InvalidRequestError(
                 f"The option {canonical} is given twice, under two names", remedy="Give one", option=canonical
             )
-        found[canonical] = value
-    return found
+        values[canonical] = value
+    return values
 
 
 def _ensure_fit(given: Mapping[str, str], is_feed: bool) -> None:
@@ -386,39 +388,39 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
     """
     properties = {name: value for name, value in options.items() if name.lower().startswith(_PROPERTY)}
     others = {name: value for name, value in options.items() if name not in properties}
-    given = by_known_names(others, _STREAM_WRITE_NAMES if is_stream else _WRITE_NAMES, {})
-    if "path" not in given:
+    values = by_known_names(others, _STREAM_WRITE_NAMES if is_stream else _WRITE_NAMES, {})
+    if "path" not in values:
         raise InvalidRequestError(
             "The path of the table is missing",
             cause="A Python data source has no tables in Spark's catalog: saveAsTable and INSERT INTO need one",
             remedy='Give the path: .save("s3://bucket/table"), or use DeltaTable(…).append(df)',
         )
-    merge, over = parse_boolean(given, "mergeSchema"), parse_boolean(given, "overwriteSchema")
+    merge, over = parse_boolean(values, "mergeSchema"), parse_boolean(values, "overwriteSchema")
     if merge and over:
         raise InvalidRequestError("mergeSchema and overwriteSchema exclude each other", remedy="Give one")
-    app_id, version = given.get("txnAppId"), parse_integer(given, "txnVersion")
+    app_id, version = values.get("txnAppId"), parse_integer(values, "txnVersion")
     if is_stream and version is not None:
         raise InvalidRequestError("A stream's txnVersion is its batch id", remedy="Leave the option out")
     if not is_stream and (app_id is None) != (version is None):
         raise InvalidRequestError("txnAppId and txnVersion belong together", remedy="Give both, or neither")
-    mode = given.get("partitionOverwriteMode", "").lower() or None
+    mode = values.get("partitionOverwriteMode", "").lower() or None
     if mode not in (None, "static", "dynamic"):
         raise InvalidRequestError(f"The option partitionOverwriteMode must be static or dynamic, not {mode!r}")
-    partition_by = parse_names(given, "partitionBy")
+    partition_by = parse_names(values, "partitionBy")
     definition: dict[str, object] = {}
     if partition_by is not None:
         definition["partition_by"] = partition_by
     if properties:
         definition["properties"] = properties
     return WriteRequest(
-        path=given["path"],
-        storage_options=storage_options(given),
-        replace_where=given.get("replaceWhere"),
+        path=values["path"],
+        storage_options=storage_options(values),
+        replace_where=values.get("replaceWhere"),
         partition_overwrite_mode=mode,
         merge_schema=merge,
         overwrite_schema=over,
         app_id=app_id,
         txn_version=version,
-        user_metadata=given.get("userMetadata"),
+        user_metadata=values.get("userMetadata"),
         definition=definition,
     )

@@ -78,12 +78,14 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: SparkStructType) -> DataSourceReader:
         """The reader of the columns in `schema`: those of the table, or those that the user named."""
-        source, asked = self._source(), parse_schema(schema.json())
+        source, columns = self._source(), parse_schema(schema.json())
         # Streams and batches have different options; this tells them apart.
         parse_options(self.options)
-        _ensure_columns(asked, source.schema)
+        _ensure_columns(columns, source.schema)
         self._has_planned = True
-        return RowReader(serialize_schema(asked), lambda: [TaskPartition(task) for task in source.tasks(asked.names)])
+        return RowReader(
+            serialize_schema(columns), lambda: [TaskPartition(task) for task in source.tasks(columns.names)]
+        )
 
     def streamReader(self, schema: SparkStructType) -> DataSourceStreamReader:
         """The reader of a stream, from the version whose columns `schema` returned."""
@@ -95,12 +97,12 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
                 cause="Before it, a Python source is not told where a batch starts",
                 remedy="Use a newer Spark, or poll DeltaTable.changes in a batch job",
             )
-        known = self.__dict__.get("_pinned")
-        planner = StreamPlanner(parse_stream_options(self.options), None if known is None else known.version)
-        asked = parse_schema(schema.json())
-        _ensure_columns(asked, planner.schema)
+        pinned = self.__dict__.get("_pinned")
+        planner = StreamPlanner(parse_stream_options(self.options), None if pinned is None else pinned.version)
+        columns = parse_schema(schema.json())
+        _ensure_columns(columns, planner.schema)
         self._has_planned = True
-        return RowStreamReader(serialize_schema(asked), planner, Offset.from_json)
+        return RowStreamReader(serialize_schema(columns), planner, Offset.from_json)
 
     def writer(self, schema: SparkStructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a batch write, planned now: what cannot be written is refused before a task starts."""
@@ -124,11 +126,11 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
     def _source(self) -> _Source | _Shape:
         # Spark pickles this object after `schema`: the version is part of it from then on.
-        known: _Source | _Shape | None = self.__dict__.get("_pinned")
-        if known is None:
-            known = _Shape(self.options) if is_of_stream(self.options) else _Source(parse_options(self.options))
-            self.__dict__["_pinned"] = known
-        return known
+        pinned: _Source | _Shape | None = self.__dict__.get("_pinned")
+        if pinned is None:
+            pinned = _Shape(self.options) if is_of_stream(self.options) else _Source(parse_options(self.options))
+            self.__dict__["_pinned"] = pinned
+        return pinned
 
 
 class _Shape:
@@ -177,8 +179,8 @@ class _Source:
         else:
             snapshot = table.snapshot(self._version)
         # Columns the user named may be fields of structs, which go by other names in the schema.
-        wanted = columns if options.columns is None else options.columns
-        return snapshot.scan(wanted, options.where, row_tracking=options.row_tracking)
+        names = columns if options.columns is None else options.columns
+        return snapshot.scan(names, options.where, row_tracking=options.row_tracking)
 
     def _feed(self) -> ChangeFeed:
         table = DeltaTable(self._options.path, self._options.storage_options)
@@ -193,22 +195,22 @@ class _Source:
 
 def _at_version(options: ReadOptions) -> ReadOptions:
     """The version that the path names at its end, `path@v1`, unless a table lies at that path."""
-    found = split_version(options.path) if options.changes is None else None
-    if found is None or DeltaTable(options.path, options.storage_options).exists():
+    split = split_version(options.path) if options.changes is None else None
+    if split is None or DeltaTable(options.path, options.storage_options).exists():
         return options
     if options.version is not None or options.timestamp is not None:
         raise InvalidRequestError("A table is given two versions", remedy="Leave out @…, or the option")
-    path, version, timestamp = found
+    path, version, timestamp = split
     return replace(options, path=path, version=version, timestamp=timestamp)
 
 
 def _ensure_columns(asked: StructType, known: StructType) -> None:
     for field in asked:
-        found = known.find(field.name)
-        if found is None or not same_values(found.data_type, field.data_type):
+        counterpart = known.find(field.name)
+        if counterpart is None or not same_values(counterpart.data_type, field.data_type):
             raise SchemaMismatchError(
                 f"The table has no column {field.name} of type {field.data_type}",
-                cause=None if found is None else f"It is of type {found.data_type}",
+                cause=None if counterpart is None else f"It is of type {counterpart.data_type}",
                 remedy="Leave the schema out, or name columns of the table with their types",
                 column=field.name,
             )

@@ -81,10 +81,10 @@ class Offset:
     def from_json(cls, value: Mapping[str, JsonValue]) -> Offset:
         """Raises ProtocolViolationError: The checkpoint is another source's."""
         try:
-            found = value["reservoirId"], value["reservoirVersion"], value["index"], value["isStartingVersion"]
+            fields = value["reservoirId"], value["reservoirVersion"], value["index"], value["isStartingVersion"]
         except KeyError as e:
             raise ProtocolViolationError("The offset in the checkpoint is not this source's", cause=str(value)) from e
-        return cls(*found, value.get("firstVersion"))
+        return cls(*fields, value.get("firstVersion"))
 
     @property
     def after(self) -> Offset:
@@ -159,16 +159,16 @@ class StreamPlanner:
         files, size, at = self._options.max_files, self._options.max_bytes, start
         num_files = num_bytes = 0
         while self._exists(at):
-            found = self._files(at)
-            sizes = [value or 0 for value in FileTable(found).size.to_pylist()][at.index :]
-            taken = 0
+            new_files = self._files(at)
+            sizes = [value or 0 for value in FileTable(new_files).size.to_pylist()][at.index :]
+            num_taken = 0
             for value in sizes:
                 is_full = num_files >= files or (size is not None and num_files > 0 and num_bytes + value > size)
-                if is_limited and is_full and not (self._is_feed and not at.is_starting and taken):
+                if is_limited and is_full and not (self._is_feed and not at.is_starting and num_taken):
                     break
-                num_files, num_bytes, taken = num_files + 1, num_bytes + value, taken + 1
-            if taken < len(sizes):
-                at = replace(at, index=at.index + taken)
+                num_files, num_bytes, num_taken = num_files + 1, num_bytes + value, num_taken + 1
+            if num_taken < len(sizes):
+                at = replace(at, index=at.index + num_taken)
                 break
             at = at.after
         if at != start:
@@ -187,9 +187,9 @@ class StreamPlanner:
         while at.version < end.version or (at.version == end.version and at.index < end.index):
             if not self._exists(at):
                 raise self._cleaned_up(at.version)
-            found = self._files(at)
-            stop = end.index if at.version == end.version else found.num_rows
-            part = found.slice(at.index, stop - at.index)
+            files = self._files(at)
+            stop = end.index if at.version == end.version else files.num_rows
+            part = files.slice(at.index, stop - at.index)
             if at.is_starting:
                 plans += self._starting_plans(at.version, part)
             else:
@@ -197,8 +197,8 @@ class StreamPlanner:
                 commits.append(part)
             at = at.after if at.version < end.version else end
         if commits and self._is_feed:
-            asked = ChangeRange(first, end.version - 1, None, None, False)
-            feed = read_changes(self._log, self._table.snapshot(), asked, schema_version=self._shape.version)
+            changes = ChangeRange(first, end.version - 1, None, None, False)
+            feed = read_changes(self._log, self._table.snapshot(), changes, schema_version=self._shape.version)
             plans += [] if feed.is_empty else feed.plans()
         elif commits:
             plans += [scan_of_files(self._shape, part) for part in without_repeats(pa.concat_tables(commits))]

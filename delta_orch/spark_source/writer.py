@@ -185,8 +185,8 @@ class PlannedWrite:
                 remedy=remedy,
                 features=["identityColumns"],
             )
-        known = () if self.version is None else self.request.table().snapshot(self.version).schema.names
-        if spec.column_mapping is not ColumnMappingMode.NONE and set(spec.schema.names) - set(known):
+        names = () if self.version is None else self.request.table().snapshot(self.version).schema.names
+        if spec.column_mapping is not ColumnMappingMode.NONE and set(spec.schema.names) - set(names):
             raise UnsupportedFeatureError(
                 'The format "delta_orch" adds no columns to a table with column mapping',
                 cause="Their names in files are drawn at random, once for the plan and once for the commit",

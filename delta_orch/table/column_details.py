@@ -111,21 +111,21 @@ def _inside(data_type: DataType, path: tuple[str, ...]) -> Iterator[ColumnDetail
 
 
 def _details(column: StructField, path: tuple[str, ...]) -> ColumnDetails:
-    said = _Said(column.metadata, path)
+    metadata = _Said(column.metadata, path)
     return ColumnDetails(
         path=path,
         data_type=column.data_type,
         nullable=column.nullable,
-        comment=said.optional("comment", str),
-        declared_type=said.optional(CHAR_VARCHAR_TYPE, str),
-        collations=said.optional(COLLATIONS, dict) or {},
-        generation_expression=said.optional(GENERATION_EXPRESSION, str),
-        identity=_identity(said),
-        default=said.optional(CURRENT_DEFAULT, str),
-        invariant=_invariant(said),
-        physical_name=said.optional(PHYSICAL_NAME, str),
-        field_id=said.optional(FIELD_ID, int),
-        type_changes=tuple(_type_change(said, change) for change in said.optional(TYPE_CHANGES, list) or ()),
+        comment=metadata.optional("comment", str),
+        declared_type=metadata.optional(CHAR_VARCHAR_TYPE, str),
+        collations=metadata.optional(COLLATIONS, dict) or {},
+        generation_expression=metadata.optional(GENERATION_EXPRESSION, str),
+        identity=_identity(metadata),
+        default=metadata.optional(CURRENT_DEFAULT, str),
+        invariant=_invariant(metadata),
+        physical_name=metadata.optional(PHYSICAL_NAME, str),
+        field_id=metadata.optional(FIELD_ID, int),
+        type_changes=tuple(_type_change(metadata, change) for change in metadata.optional(TYPE_CHANGES, list) or ()),
         metadata=column.metadata,
     )
 

@@ -93,10 +93,10 @@ def _marked(
 
 
 def _has(schema: StructType, column: Column) -> bool:
-    found = schema.find(column.path[0])
-    if found is None or len(column.path) == 1:
-        return found is not None
-    return isinstance(found.data_type, StructType) and _has(found.data_type, Column(column.path[1:]))
+    field = schema.find(column.path[0])
+    if field is None or len(column.path) == 1:
+        return field is not None
+    return isinstance(field.data_type, StructType) and _has(field.data_type, Column(column.path[1:]))
 
 
 def _ensure_has(schema: StructType, names: Sequence[str], envelope: str) -> None:

@@ -61,14 +61,14 @@ class Changes:
     @property
     def retention(self) -> timedelta:
         """Raises InvalidRequestError: `tombstone_retention` is no time."""
-        given = self.tombstone_retention
+        text = self.tombstone_retention
         try:
-            time = timedelta(milliseconds=parse_interval_ms(given)) if isinstance(given, str) else given
+            time = timedelta(milliseconds=parse_interval_ms(text)) if isinstance(text, str) else text
         except ValueError:
             time = timedelta(-1)
         if not isinstance(time, timedelta) or time < timedelta(0):
             raise InvalidRequestError(
-                f"tombstone_retention is {given!r}", remedy="Give a timedelta, or a text such as 'interval 30 days'"
+                f"tombstone_retention is {text!r}", remedy="Give a timedelta, or a text such as 'interval 30 days'"
             )
         return time
 
@@ -117,20 +117,20 @@ def parse_changes(write: str | None, given: Mapping[str, Any]) -> Changes | None
     Raises:
         InvalidRequestError: As `Changes.ensure_sound`; or a setting is for `write="cdc"`, and this is another one.
     """
-    said = {name: given[name] for name in SETTINGS if given.get(name) not in (None, False, ())}
+    settings = {name: given[name] for name in SETTINGS if given.get(name) not in (None, False, ())}
     if write != "cdc":
-        if said:
+        if settings:
             raise InvalidRequestError(
-                f"{next(iter(said))} is for write='cdc', and here it is {write!r}",
+                f"{next(iter(settings))} is for write='cdc', and here it is {write!r}",
                 remedy="Leave it out, or pass write='cdc' with merge_keys and sequence_by",
             )
         return None
-    if "sequence_by" not in said:
+    if "sequence_by" not in settings:
         raise InvalidRequestError(
             "write='cdc' needs sequence_by",
             cause="It says which of two rows of a key is newer",
             remedy="Pass for example sequence_by='updated_at'",
         )
-    changes = Changes(**said)
+    changes = Changes(**settings)
     changes.ensure_sound(has_keys=False)
     return changes

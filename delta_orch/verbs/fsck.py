@@ -73,15 +73,15 @@ def check_data_files(store: LogStore, files: pa.Table) -> Iterator[Problem]:
 
 def _check_chunk(store: LogStore, filesystem: pafs.FileSystem, chunk: pa.RecordBatch) -> list[Problem]:
     problems: list[Problem] = []
-    known: list[tuple[str, int]] = []
+    counted: list[tuple[str, int]] = []
     locations: list[str] = []
     for path, size in zip(FileTable(chunk).path.to_pylist(), FileTable(chunk).size.to_pylist(), strict=True):
         try:
             locations.append(store.resolve(path))
-            known.append((path, size))
+            counted.append((path, size))
         except DeltaError as e:
             problems.append(problem_of(e, "error"))
-    for (path, size), info in zip(known, _look_up(filesystem, locations), strict=True):
+    for (path, size), info in zip(counted, _look_up(filesystem, locations), strict=True):
         if isinstance(info, Exception):
             error = StorageError(f"The data file {path} cannot be looked up", cause=str(info), path=path)
             problems.append(problem_of(error, "error"))

@@ -357,15 +357,15 @@ def described_files(
     plain = tuple(column for column in columns if column.data_type not in _CALENDAR_TYPES)
 
     def statistics(metadata: pq.FileMetaData, _: str) -> str:
-        known = columns if legacy_calendar(metadata) is None else plain
-        return serialize_footer_statistics(metadata, known, says_tight=spec.statistics.says_tight)
+        indexed = columns if legacy_calendar(metadata) is None else plain
+        return serialize_footer_statistics(metadata, indexed, says_tight=spec.statistics.says_tight)
 
     stats = []
     for done, (_, text) in enumerate(_footers(store, files, statistics), 1):
         stats.append(text)
         if progress is not None:
             progress(done, len(files))
-    given = {
+    names = {
         "path": string_array([file.path for file in files]),
         "partition_values": string_map_array(list(partitions)),
         "size": int64_array([file.size for file in files]),
@@ -373,5 +373,5 @@ def described_files(
         "data_change": bool_array([True] * len(files)),
         "stats": string_array(stats),
     }
-    arrays = [given[f.name] if f.name in given else pa.nulls(len(files), f.type) for f in ADD_SCHEMA]
+    arrays = [names[f.name] if f.name in names else pa.nulls(len(files), f.type) for f in ADD_SCHEMA]
     return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)

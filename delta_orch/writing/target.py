@@ -227,13 +227,13 @@ def new_target(
     from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table, with_features
     from delta_orch.table.table_rules import requested_mapping, settle
 
-    given = ensure_settable(definition.get("properties") or {}, on_new_table=True)
+    properties = ensure_settable(definition.get("properties") or {}, on_new_table=True)
     catalog_features: frozenset[str] = frozenset()
     if store.is_catalog_managed:
         from delta_orch.writing.catalog_definition import as_catalog_asks
 
-        given, catalog_features = as_catalog_asks(given, store.definition_rules())
-    configuration = with_dependent_properties(given)
+        properties, catalog_features = as_catalog_asks(properties, store.definition_rules())
+    configuration = with_dependent_properties(properties)
     schema = as_first_defined(schema)
     # Before it is written down: what is read back with two columns of one name counts as a damaged log.
     ensure_distinct_names(schema)

@@ -44,15 +44,15 @@ def along_curve(
 
 
 def _columns(rows: pa.RecordBatch | pa.Table, paths: Sequence[tuple[str, ...]]) -> list[pa.Array]:
-    found = []
+    columns = []
     for name, *fields in paths:
         column = rows.column(name)
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
         for field in fields:
             column = pc.struct_field(column, [field])
-        found.append(pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column)
-    return found
+        columns.append(pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column)
+    return columns
 
 
 def _sample(relation: LocalRelation, paths: Sequence[tuple[str, ...]]) -> pa.Table:
@@ -65,8 +65,8 @@ def _sample(relation: LocalRelation, paths: Sequence[tuple[str, ...]]) -> pa.Tab
         skip = (skip - batch.num_rows) % step
         if not len(places):
             continue
-        taken = [pc.take(column, longs_from_numpy(places)) for column in _columns(batch, paths)]
-        kept.append(pa.Table.from_arrays(taken, names))
+        samples = [pc.take(column, longs_from_numpy(places)) for column in _columns(batch, paths)]
+        kept.append(pa.Table.from_arrays(samples, names))
         held += len(places)
         while held > 2 * SAMPLED_ROWS:
             whole = pa.concat_tables(kept)

@@ -42,21 +42,21 @@ def divided(relation: LocalRelation, division: Division) -> Iterator[Divided]:
                 raise InvalidRequestError("The rows of a write with rules were read already")
             is_begun = True
             for batch in rows.batches([name for name in names if name not in used]):
-                found = {name: answers(batch) for name, answers in in_arrow.items()}
-                found |= {flag.name: batch.column(flag.name) for flag in in_duckdb}
+                flag_columns = {name: answers(batch) for name, answers in in_arrow.items()}
+                flag_columns |= {flag.name: batch.column(flag.name) for flag in in_duckdb}
                 plain = batch.select(names) if in_duckdb else batch
                 num_rows += batch.num_rows
-                for name, answers in found.items():
+                for name, answers in flag_columns.items():
                     broken[name] += answers.true_count
                     missing = most_shown - sum(part.num_rows for part in shown[name])
                     if answers.true_count and missing:
                         shown[name].append(pc.filter(plain, answers).slice(0, missing))
-                is_aside = _any([found[name] for name in aside], batch.num_rows)
-                is_lost = _any([is_aside, *(found[name] for name in left_out)], batch.num_rows)
+                is_aside = _any([flag_columns[name] for name in aside], batch.num_rows)
+                is_lost = _any([is_aside, *(flag_columns[name] for name in left_out)], batch.num_rows)
                 num_aside += is_aside.true_count
                 num_left_out += is_lost.true_count - is_aside.true_count
                 if is_aside.true_count:
-                    columns = [*plain.columns, *(found[flag.name] for flag in flags)]
+                    columns = [*plain.columns, *(flag_columns[flag.name] for flag in flags)]
                     whole = pa.RecordBatch.from_arrays(columns, names=spool.schema.names)
                     spool.add(pc.filter(whole, is_aside))
                 yield pc.filter(plain, pc.invert(is_lost)) if is_lost.true_count else plain

@@ -89,10 +89,10 @@ class ColumnWriter:
             index = find_in_file(step, candidates, self.mode)
             if index is None:
                 return f"CAST(NULL AS {type_name(steps[-1].data_type)})"
-            found = candidates[index]
-            _ensure(pa.types.is_struct(found.type))
-            text, path = _member(text, prefix, found.name), (*path, found.name)
-            candidates = Candidates(found.type)
+            field = candidates[index]
+            _ensure(pa.types.is_struct(field.type))
+            text, path = _member(text, prefix, field.name), (*path, field.name)
+            candidates = Candidates(field.type)
             _ensure(_are_distinct(candidates))
         return self._child(steps[-1], candidates, lambda name: _member(text, prefix, name), path, 0)
 
@@ -102,9 +102,9 @@ class ColumnWriter:
         index = find_in_file(wanted, candidates, self.mode)
         if index is None:
             return f"CAST(NULL AS {type_name(wanted.data_type)})"
-        found = candidates[index]
-        path = None if parent is None else (*parent, found.name)
-        return self._value(text_of(found.name), found.type, wanted.data_type, path, depth)
+        field = candidates[index]
+        path = None if parent is None else (*parent, field.name)
+        return self._value(text_of(field.name), field.type, wanted.data_type, path, depth)
 
     def _value(self, text: str, source: pa.DataType, target: DataType, path: Path | None, depth: int) -> str:
         if pa.types.is_dictionary(source):

@@ -119,10 +119,10 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
         TableError: A file is not readable as Parquet, or a deletion vector not usable.
         StorageError: A file cannot be read.
     """
-    wanted = _wanted(plan)
-    if not wanted or not plan.files.num_rows or plan.made_columns or plan.arrow_filter is not None:
+    selected = _wanted(plan)
+    if not selected or not plan.files.num_rows or plan.made_columns or plan.arrow_filter is not None:
         return None
-    if char_columns(StructType(tuple(w.steps[0] for w in wanted))):
+    if char_columns(StructType(tuple(w.steps[0] for w in selected))):
         return None
     paths = [plan.store.resolve(path) for path in FileTable(plan.files).path.to_pylist()]
     plan.ensure_each_once()
@@ -130,7 +130,7 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
     if not is_local or any(_PATTERN_CHARACTERS.intersection(path) or not path.startswith("/") for path in paths):
         return None
     try:
-        return _Builder(plan, wanted, paths).build()
+        return _Builder(plan, selected, paths).build()
     except (NotNativeError, SchemaMismatchError):
         # If a file does not fit the table, reading by Arrow raises the error with the file's name.
         return None
@@ -138,13 +138,13 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
 
 def _wanted(plan: ScanPlan) -> list[_Wanted]:
     output = plan.output or [OutputColumn(name, (name,)) for name in plan.read_schema.names]
-    wanted = []
+    selected = []
     for number, column in enumerate(output):
         steps = tuple(fields_on(column.path, plan.schema))
-        wanted.append(_Wanted(steps[0].name if len(steps) == 1 else f"{number} {column.name}", steps))
+        selected.append(_Wanted(steps[0].name if len(steps) == 1 else f"{number} {column.name}", steps))
     used = set() if plan.where is None else {column.path[0] for column in columns_of(plan.where)}
-    used -= {w.steps[0].name for w in wanted if len(w.steps) == 1}
-    return [*wanted, *(_Wanted(field.name, (field,), is_output=False) for field in plan.schema if field.name in used)]
+    used -= {w.steps[0].name for w in selected if len(w.steps) == 1}
+    return [*selected, *(_Wanted(field.name, (field,), is_output=False) for field in plan.schema if field.name in used)]
 
 
 class _Builder:

@@ -53,7 +53,8 @@ def register_native(connection: Connection, scan: NativeScan, plan: ScanPlan) ->
     names = [column.name for column in plan.output] if plan.output else plan.read_schema.names
     columns = zip(scan.output, names, strict=True)
     selected = ", ".join(
-        f"{_ROWS}.{quote_duckdb_identifier(found)} AS {quote_duckdb_identifier(name)}" for found, name in columns
+        f"{_ROWS}.{quote_duckdb_identifier(column_name)} AS {quote_duckdb_identifier(name)}"
+        for column_name, name in columns
     )
     where = "" if plan.where is None else f" WHERE {predicate_sql(plan.where, scan.schema, _ROWS)}"
     return f"SELECT {selected} FROM ({scan.sql}) AS {_ROWS}{where}"

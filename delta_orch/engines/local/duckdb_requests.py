@@ -75,20 +75,20 @@ def evaluator(columns: Sequence[ComputedColumn], schema: StructType) -> Evaluato
     values = ", ".join(f"{value.sql} AS c{i}" for i, value in enumerate(typed))
     names = ", ".join(column.name for column in columns)
     run = on_batches(f"SELECT {values} FROM {BATCH}", f"The expression of column {names} failed for a row")
-    known = {field.name for field in schema if field.data_type != VOID}
+    typed_names = {field.name for field in schema if field.data_type != VOID}
 
     most_rows = rows_together(value.data_type for value in typed)
 
     def evaluate(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[pa.Array]]]:
         nonlocal most_rows
-        used = [name for name in batch.schema.names if name in known] or batch.schema.names[:1]
+        used = [name for name in batch.schema.names if name in typed_names] or batch.schema.names[:1]
         start = 0
         while start < batch.num_rows or start == 0:
             rows = batch.slice(start, most_rows)
-            found = run(rows.select(used))
-            yield rows, [column.combine_chunks() for column in found.columns]
+            results = run(rows.select(used))
+            yield rows, [column.combine_chunks() for column in results.columns]
             start += max(rows.num_rows, 1)
-            most_rows = max(1, min(BATCH_ROWS, BATCH_BYTES * rows.num_rows // max(found.nbytes, 1)))
+            most_rows = max(1, min(BATCH_ROWS, BATCH_BYTES * rows.num_rows // max(results.nbytes, 1)))
 
     return evaluate
 
@@ -125,9 +125,9 @@ def joined(
         rows, kept = f"input_1 AS {names[1]}", ""
         if kind == "anti":
             # Rows without a partner are those whose partner is not there: so the left side is the one in memory.
-            found = quote_duckdb_identifier(free_name(_FOUND, relations[1].schema.names))
-            rows = f"(SELECT *, TRUE AS {found} FROM input_1) AS {names[1]}"
-            kept = f" WHERE {names[1]}.{found} IS NULL"
+            mark = quote_duckdb_identifier(free_name(_FOUND, relations[1].schema.names))
+            rows = f"(SELECT *, TRUE AS {mark} FROM input_1) AS {names[1]}"
+            kept = f" WHERE {names[1]}.{mark} IS NULL"
         sql = f"{rows} {_FLIPPED[kind]} JOIN input_0 AS {names[0]} ON {condition}{kept}"
     else:
         sql = f"input_0 AS {names[0]} {kind.upper()} JOIN input_1 AS {names[1]} ON {condition}"

@@ -87,8 +87,8 @@ def _spill_directory() -> str:
     home = Path(tempfile.gettempdir(), f"delta-orch-duckdb-{os.getuid()}")
     with suppress(FileExistsError):
         home.mkdir(mode=0o700)
-    found = home.lstat()
-    if (found.st_uid, found.st_mode & ~0o7000) != (os.getuid(), stat.S_IFDIR | 0o700):
+    status = home.lstat()
+    if (status.st_uid, status.st_mode & ~0o7000) != (os.getuid(), stat.S_IFDIR | 0o700):
         home = _other_home(os.getpid())
     return str(home / uuid.uuid4().hex)
 

@@ -245,10 +245,10 @@ class LocalEngine:
             return reader.read_all()
         import pyarrow as pa
 
-        batches, found = [], 0
-        while found < limit and (batch := next(reader, None)) is not None:
+        batches, num_rows = [], 0
+        while num_rows < limit and (batch := next(reader, None)) is not None:
             batches.append(batch)
-            found += batch.num_rows
+            num_rows += batch.num_rows
         return pa.Table.from_batches(batches, reader.schema).slice(0, limit)
 
     def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
@@ -267,10 +267,10 @@ def _batches_of(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
 
 def _output(columns: Sequence[ComputedColumn], schema: StructType) -> list[OutputColumn]:
     ensure_distinct([column.name for column in columns])
-    found = [(c.name, *find_column(c.value.path, schema)) for c in columns if isinstance(c.value, Column)]
-    for name, _, data_type in found:
+    fields = [(c.name, *find_column(c.value.path, schema)) for c in columns if isinstance(c.value, Column)]
+    for name, _, data_type in fields:
         if data_type is None:
             raise UnsupportedExpressionError(
                 f"The column {name} comes from inside an array or a map", remedy="Project the whole column"
             )
-    return [OutputColumn(name, path) for name, path, _ in found]
+    return [OutputColumn(name, path) for name, path, _ in fields]

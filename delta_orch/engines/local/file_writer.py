@@ -287,8 +287,8 @@ class FileWriter:
             if self._writer is None:
                 self._seen = {path: Found() for path in (*with_nan, *(self._layout.with_nan or ()))}
                 self._writer, self._types = self._open_writer(rows), rows.schema
-            for path, found in self._seen.items():
-                found.add(floats[path])
+            for path, bounds in self._seen.items():
+                bounds.add(floats[path])
             self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
         except OSError as e:
             raise storage_error(e, "write", self._full_path) from e
@@ -369,7 +369,7 @@ def _dictionary_columns(rows: pa.Table) -> bool | list[str]:
         int64_array([start + i for start in range(0, rows.num_rows - length, step) for i in range(length)])
         for length in (_GLANCE, min(_SAMPLE, step // 4))
     ]
-    unlike = {n for n in plain if all(_differ(pc.take(rows.column(n), taken)) for taken in samples)}
+    unlike = {n for n in plain if all(_differ(pc.take(rows.column(n), places)) for places in samples)}
     return [n for n in rows.column_names if n not in unlike]
 
 

@@ -222,9 +222,9 @@ class FileReader:
             ensure_regular_file(path)
         with self.filesystem.open_input_file(path) as file_source:
             source = pa.BufferReader(file_source.read()) if file_source.size() <= WHOLE_BYTES else file_source
-            known, footer = footer is not None, footer or read_footer(source)
+            is_known, footer = footer is not None, footer or read_footer(source)
             # Where reading the footer again costs no round trip, Arrow does so quicker than it takes it from elsewhere.
-            metadata = footer.metadata if known or not is_local else None
+            metadata = footer.metadata if is_known or not is_local else None
             yield self._decoder(source, footer, metadata, dictionaries), footer, source
 
     def _decoder(
@@ -247,28 +247,28 @@ class FileReader:
         except pa.ArrowInvalid:
             file = decoder(metadata=footer.plain_metadata)
         if b"ARROW:schema" in (file.metadata.metadata or {}):
-            known, schema = self._known, file.schema_arrow
-            if (known is None or not known[0].equals(schema)) and any(_holds_view(field.type) for field in schema):
+            cached, schema = self._known, file.schema_arrow
+            if (cached is None or not cached[0].equals(schema)) and any(_holds_view(field.type) for field in schema):
                 file = decoder(metadata=footer.plain_metadata)
         if metadata is None:
             footer.adopt(file.metadata)
         return file
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
-        known, schema = self._known, file.schema_arrow
-        if known is None or not known[0].equals(schema, check_metadata=True):
-            self._known = known = (schema, self._names_for(schema, task))
-        return known[1]
+        cached, schema = self._known, file.schema_arrow
+        if cached is None or not cached[0].equals(schema, check_metadata=True):
+            self._known = cached = (schema, self._names_for(schema, task))
+        return cached[1]
 
     def _names_for(self, file_schema: pa.Schema, task: FileTask) -> list[str]:
         in_file = Candidates(file_schema)
         looked_up = (self.plan.schema.find(name) for name in self._names_from_file(task))
-        wanted = [field for field in looked_up if field is not None]
-        ensure_field_ids(wanted, in_file, self.plan.column_mapping)
-        found = [(field, find_in_file(field, in_file, self.plan.column_mapping)) for field in wanted]
+        fields = [field for field in looked_up if field is not None]
+        ensure_field_ids(fields, in_file, self.plan.column_mapping)
+        places = [(field, find_in_file(field, in_file, self.plan.column_mapping)) for field in fields]
         names = [
             path
-            for field, index in found
+            for field, index in places
             if index is not None
             for path in paths_in_file(field, in_file[index], self.plan.column_mapping)
         ]
@@ -280,8 +280,8 @@ class FileReader:
         return [name for name in self.needed.names if name not in task.constants and name not in made]
 
     def _tracked(self, task: FileTask) -> TrackedColumns | None:
-        wanted = tuple(name for name in self.plan.made_columns if name in self.needed.names)
-        return TrackedColumns(self.plan, task, wanted) if wanted else None
+        made_names = tuple(name for name in self.plan.made_columns if name in self.needed.names)
+        return TrackedColumns(self.plan, task, made_names) if made_names else None
 
     def _rows_of(self, metadata: pq.FileMetaData, task: FileTask) -> FileRows:
         vector = None if task.deletion_vector is None else read_deletion_vector(self.plan.store, task.deletion_vector)
@@ -330,11 +330,11 @@ class FileReader:
         from_file = keeping_dictionaries(from_file, named.schema)
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])
         ensure_sound(table)
-        num_rows, found = rows.num_rows, frozenset(names)
+        num_rows, file_names = rows.num_rows, frozenset(names)
         for index, column in enumerate(self.needed):
             if column.name in task.constants:
                 table = table.add_column(index, column, pa.repeat(task.constants[column.name], num_rows))
-            elif column.name not in found:
+            elif column.name not in file_names:
                 table = table.add_column(index, column, rows.column(marked(column.name)))
         if self._chars:
             from delta_orch.engines.local.logical_columns import filled_up
@@ -416,8 +416,8 @@ def _selected_bytes(footer: ParquetFooter, groups: Sequence[int], names: Sequenc
 
 def ordered_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """The fields of those names, in schema order."""
-    wanted = set(names)
-    return pa.schema([field for field in schema if field.name in wanted])
+    name_set = set(names)
+    return pa.schema([field for field in schema if field.name in name_set])
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,11 +454,11 @@ class RowGroupSkipping:
     def names_in(self, file_schema: pa.Schema) -> dict[str, str] | None:
         """The names of the columns in the file; None if it lacks one, or has another type for it, or the name twice."""
         candidates, names = list(file_schema), {}
-        for wanted in self.fields:
-            index = find_in_file(wanted, candidates, self.column_mapping)
-            if index is None or not candidates[index].type.equals(field_to_arrow(wanted).type):
+        for column in self.fields:
+            index = find_in_file(column, candidates, self.column_mapping)
+            if index is None or not candidates[index].type.equals(field_to_arrow(column).type):
                 return None
-            names[wanted.name] = candidates[index].name
+            names[column.name] = candidates[index].name
             if file_schema.get_field_index(candidates[index].name) != index:
                 return None
         return names

@@ -57,10 +57,12 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
     """
     ensure_distinct([column.name for column in columns])
     computed = [column for column in columns if _is_computed(column, relation.schema)]
-    in_arrow = {c.name: found for c in computed if (found := Arithmetic.of(c.value, relation.schema)) is not None}
+    in_arrow = {
+        c.name: expression for c in computed if (expression := Arithmetic.of(c.value, relation.schema)) is not None
+    }
     in_duckdb = [column for column in computed if column.name not in in_arrow]
     types = dict(zip((c.name for c in in_duckdb), _types(in_duckdb, relation.schema), strict=True))
-    types |= {name: found.data_type for name, found in in_arrow.items()}
+    types |= {name: expression.data_type for name, expression in in_arrow.items()}
     fields = tuple(_field(column, relation.schema, types) for column in columns)
     target = schema_to_arrow(StructType(fields))
     used = {column.path[0] for one in computed for column in columns_of(one.value)}
@@ -77,7 +79,7 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
             evaluate = evaluator(in_duckdb, relation.schema)
         for batch in relation.batches(passed_on):
             for rows, in_query in [(batch, ())] if evaluate is None else _evaluated(evaluate, batch, single):
-                values = {name: found.values(rows, name) for name, found in in_arrow.items()}
+                values = {name: expression.values(rows, name) for name, expression in in_arrow.items()}
                 values |= zip((column.name for column in in_duckdb), in_query, strict=True)
                 arrays = [
                     values[column.name] if column.name in values else _taken(column, field, rows, relation.schema)
@@ -105,15 +107,15 @@ def _evaluated(
     texts = pc.take(column.dictionary, places)
     parts = [values for _, values in evaluate(pa.RecordBatch.from_arrays([texts], names=[single]))]
     at = pc.index_in(column.indices, places)
-    found = []
+    columns = []
     for values in map(pa.concat_arrays, zip(*parts, strict=True)):
         plain = pa.string() if pa.types.is_large_string(values.type) else pa.binary()
         if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
             texts = pc.cast(values, plain) if values.nbytes < _MOST_BYTES else values
-            found.append(pa.DictionaryArray.from_arrays(at, texts))
+            columns.append(pa.DictionaryArray.from_arrays(at, texts))
         else:
-            found.append(pc.take(values, at))
-    yield batch, found
+            columns.append(pc.take(values, at))
+    yield batch, columns
 
 
 def _is_computed(column: ComputedColumn, schema: StructType) -> bool:
@@ -174,8 +176,8 @@ class Arithmetic:
             is_known = isinstance(node, Operation) and node.depth <= _MOST_OPERATIONS
             return _operand(node, schema) if is_known else None
         if isinstance(value, Cast) and value.data_type in _KINDS:
-            found = Arithmetic.of(value.value, schema)
-            return None if found is None else found._widened(value.data_type)
+            inner = Arithmetic.of(value.value, schema)
+            return None if inner is None else inner._widened(value.data_type)
         return None
 
     def values(self, batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -206,10 +208,10 @@ def _operand(node: Expression, schema: StructType) -> Arithmetic | None:
         return Arithmetic(kind, lambda _: scalar)
     match node:
         case Column(path):
-            found, data_type = find_column(path, schema)
+            column, data_type = find_column(path, schema)
             if data_type not in _KINDS:
                 return None
-            indexes = column_indexes(found, schema)
+            indexes = column_indexes(column, schema)
             return Arithmetic(data_type, lambda batch: value_at(batch, indexes))
         case Operation("+" | "-" | "*" as sign, (first, second)):
             left, right = _operand(first, schema), _operand(second, schema)

@@ -28,10 +28,10 @@ def batch_checks(
 
     Raises UnsupportedExpressionError for a check that the local engine cannot evaluate.
     """
-    found = list(type_checks(schema, is_of_table=True))
-    found.extend(_length_check(check, schema) for check in lengths)
-    found.extend(_row_check(check, schema) for check in checks)
-    return tuple(found)
+    all_checks = list(type_checks(schema, is_of_table=True))
+    all_checks.extend(_length_check(check, schema) for check in lengths)
+    all_checks.extend(_row_check(check, schema) for check in checks)
+    return tuple(all_checks)
 
 
 def type_checks(schema: StructType, *, is_of_table: bool = False) -> tuple[BatchCheck, ...]:
@@ -41,12 +41,12 @@ def type_checks(schema: StructType, *, is_of_table: bool = False) -> tuple[Batch
         is_of_table: The schema is a table's, whose nested NOT NULL also requires the struct around it. The Arrow type
             does not cover fields of a null struct.
     """
-    found: list[BatchCheck] = []
+    checks: list[BatchCheck] = []
     if _holds_not_null(schema):
-        found.append(lambda batch: _ensure_not_null(batch, schema, is_of_table=is_of_table))
+        checks.append(lambda batch: _ensure_not_null(batch, schema, is_of_table=is_of_table))
     if holds_variant(schema):
-        found.append(lambda batch: _ensure_variants(batch, schema))
-    return tuple(found)
+        checks.append(lambda batch: _ensure_variants(batch, schema))
+    return tuple(checks)
 
 
 def _holds_not_null(data_type: DataType) -> bool:
@@ -112,8 +112,8 @@ def _missing_values(
 
 
 def _rows_of(indices: pa.Array, num_rows: int) -> pa.BooleanArray:
-    wanted = set(indices.to_pylist())
-    return literal_array([row in wanted for row in range(num_rows)], BOOLEAN)
+    row_numbers = set(indices.to_pylist())
+    return literal_array([row in row_numbers for row in range(num_rows)], BOOLEAN)
 
 
 def _length_check(check: LengthCheck, schema: StructType) -> BatchCheck:

@@ -93,8 +93,8 @@ def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
     footers are read. Raises as `read_batches`."""
     reader = _reader(plan, None)
     threads = _threads(reader.filesystem)
-    found = list(map_ahead(reader.count_row_groups, _file_tasks(plan, reader.needed.names), threads))
-    return sum(total for total, _ in found), sum(kept for _, kept in found)
+    counts = list(map_ahead(reader.count_row_groups, _file_tasks(plan, reader.needed.names), threads))
+    return sum(total for total, _ in counts), sum(kept for _, kept in counts)
 
 
 def _reader(plan: ScanPlan, row_filter: RowFilter | None) -> FileReader:

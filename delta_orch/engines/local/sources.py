@@ -170,14 +170,14 @@ def _ensure_unchanged(values: Iterable[Any], data_type: pa.DataType, column: str
     types = pa.types
     if types.is_date(data_type) or types.is_timestamp(data_type):
         times = [value for value in values if isinstance(value, datetime)]
-        known = [time for time in times if time == time]  # not pandas.NaT
+        valid_times = [time for time in times if time == time]  # not pandas.NaT
         changed = (
             "points in time, or NaT, beside dates"
             if times and types.is_date(data_type)
             else "points in time with a zone beside others without"
-            if len({time.tzinfo is None for time in known}) > 1
+            if len({time.tzinfo is None for time in valid_times}) > 1
             else "nanoseconds"
-            if any(getattr(time, "nanosecond", 0) for time in known)
+            if any(getattr(time, "nanosecond", 0) for time in valid_times)
             else None
         )
         if changed is not None:
@@ -339,7 +339,7 @@ def _with_delta_types(frame: Data) -> Data:
     Raises SchemaMismatchError: A number has more digits, or a column holds Python objects.
     """
     schema = frame.collect_schema()
-    changed = {name: known for name, dtype in schema.items() if (known := _known_type(dtype, name)) != dtype}
+    changed = {name: delta_type for name, dtype in schema.items() if (delta_type := _known_type(dtype, name)) != dtype}
     return frame.cast(changed) if changed else frame
 
 

@@ -322,10 +322,10 @@ def choose(conditions: Sequence[str], results: Sequence[Typed], default: Typed) 
 def cast_target(name: str) -> DataType:
     """The type that CAST names. Raises UnsupportedExpressionError for what is no column's."""
     is_nested = "<" in name and not re.search(r"\bCHAR|\bVARCHAR|\bINTERVAL|\bVARIANT", name)
-    found = parse_columns(f"c {name}").fields[0].data_type if is_nested else type_of(name)
-    if found is None:
+    target = parse_columns(f"c {name}").fields[0].data_type if is_nested else type_of(name)
+    if target is None:
         raise unsupported(f"CAST to {name[:100]}")
-    return found
+    return target
 
 
 _SIGNED_DIGITS = 34

@@ -172,29 +172,29 @@ class Scalars:
             case Operation(name):
                 if name not in OPERATIONS:
                     raise unsupported(describe(node))
-                found = OPERATIONS[name](self, node)
+                sql = OPERATIONS[name](self, node)
             case Call(name, ()) if name in CLOCKS:
                 return literal_value(time_told(name))
             case Call():
-                found = named(self, node)
+                sql = named(self, node)
             case Comparison(op, left, right, fills):
                 return self.compared(op, left, right) if fills else self._compare(op, *self._as_read(left, right))
             case And(children) | Or(children):
                 operator = "AND" if isinstance(node, And) else "OR"
-                found = Typed(_in_order(operator, [self.boolean(child) for child in children]), BOOLEAN)
+                sql = Typed(_in_order(operator, [self.boolean(child) for child in children]), BOOLEAN)
             case Not(child):
-                found = Typed(f"(NOT {self.boolean(child)})", BOOLEAN)
+                sql = Typed(f"(NOT {self.boolean(child)})", BOOLEAN)
             case IsNull(child):
-                found = Typed(f"({self.scalar(child).sql} IS NULL)", BOOLEAN)
+                sql = Typed(f"({self.scalar(child).sql} IS NULL)", BOOLEAN)
             case In(child, values):
                 return self._in(self.scalar(child), values)
             case StartsWith(child, prefix):
                 return Typed(f"starts_with({text(self, child)}, {quote_duckdb_string(prefix)})", BOOLEAN)
             case _:
                 raise unsupported(describe(node))
-        if len(found.sql) > self._most_characters:
+        if len(sql.sql) > self._most_characters:
             raise too_deep()  # some rules write an operand several times
-        return found
+        return sql
 
     # --- predicates
 
@@ -262,14 +262,14 @@ class Scalars:
             is_mixed = STRING in kinds or VOID in kinds
             widened = widen(child, common_type_of(list(kinds))) if is_mixed else child
             try:
-                found = _is_listed(widened, values)
+                is_listed = _is_listed(widened, values)
             except InvalidExpressionError:
                 if len(values) > LONG_LIST:
                     raise
                 # Text that is no value of the type fails for a row, if at all.
             else:
-                self._most_characters += _TIMES_LISTED * len(found.sql)
-                return found
+                self._most_characters += _TIMES_LISTED * len(is_listed.sql)
+                return is_listed
         return self._any_equal([child, *map(literal_value, values)])
 
     def _any_equal(self, operands: list[Typed]) -> Typed:
@@ -571,12 +571,12 @@ def _in_order(operator: str, parts: Sequence[str]) -> str:
     if len(groups) > _MAX_GROUPS:
         groups = [list(parts)]
     chained = [chain(f" {operator} ", group) for group in groups]
-    found = chained.pop()
+    last = chained.pop()
     while chained:
         before = f"({chained.pop()})"
         decides, answer = (f"{before} IS FALSE", "FALSE") if operator == "AND" else (before, "TRUE")
-        found = f"CASE WHEN {decides} THEN {answer} ELSE {before} {operator} ({found}) END"
-    return f"({found})"
+        last = f"CASE WHEN {decides} THEN {answer} ELSE {before} {operator} ({last}) END"
+    return f"({last})"
 
 
 def _complement(scalars: Scalars, child: Expression) -> Typed:

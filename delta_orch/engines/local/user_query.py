@@ -180,8 +180,8 @@ class _Reads:
 
     def _conditions(self, mentions: Sequence[_Node], schema: StructType) -> list[Expression]:
         """A condition for the rows that each mention of a table reads; none if one may read all."""
-        known = {id(node): found for select in self._selects for node, found in _filtered(select, schema)}
-        conditions = [known.get(id(mention)) for mention in mentions]
+        predicates = {id(node): predicate for select in self._selects for node, predicate in _filtered(select, schema)}
+        conditions = [predicates.get(id(mention)) for mention in mentions]
         return [] if None in conditions else [condition for condition in conditions if condition is not None]
 
 
@@ -274,8 +274,8 @@ def _condition(node: _Node | None, names: _Names) -> Expression | None:
             return _all_known(_condition(child, names) for child in children)
         case {"type": "CONJUNCTION_OR", "children": children}:
             alternatives = [_condition(child, names) for child in children]
-            known = [one for one in alternatives if one is not None]
-            return disjunction(*known) if len(known) == len(alternatives) else None
+            predicates = [one for one in alternatives if one is not None]
+            return disjunction(*predicates) if len(predicates) == len(alternatives) else None
         case {"type": str(kind), "left": left, "right": right} if kind in _OPERATORS:
             operator = _OPERATORS[kind]
             if names.find(left) is None:
@@ -285,10 +285,10 @@ def _condition(node: _Node | None, names: _Names) -> Expression | None:
             return _all_known(_comparison(op, child, bound, names) for op, bound in ((">=", lower), ("<=", upper)))
         case {"type": "COMPARE_IN", "children": [child, *values]}:
             equal = [_comparison("=", child, value, names) for value in values]
-            found = [(part.left, part.right) for part in equal if isinstance(part, Comparison)]
-            if len(found) < len(values) or not found:
+            pairs = [(part.left, part.right) for part in equal if isinstance(part, Comparison)]
+            if len(pairs) < len(values) or not pairs:
                 return None
-            return In(found[0][0], tuple(value for _, value in found if isinstance(value, Literal)))
+            return In(pairs[0][0], tuple(value for _, value in pairs if isinstance(value, Literal)))
         case {"type": "OPERATOR_IS_NULL" | "OPERATOR_IS_NOT_NULL" as kind, "children": [child]}:
             if (field := names.find(child)) is None:
                 return None
@@ -298,8 +298,8 @@ def _condition(node: _Node | None, names: _Names) -> Expression | None:
 
 
 def _all_known(parts: Iterable[Expression | None]) -> Expression | None:
-    known = [part for part in parts if part is not None]
-    return conjunction(*known) if known else None
+    predicates = [part for part in parts if part is not None]
+    return conjunction(*predicates) if predicates else None
 
 
 def _comparison(operator: str, column: _Node, other: _Node, names: _Names) -> Expression | None:
@@ -308,11 +308,15 @@ def _comparison(operator: str, column: _Node, other: _Node, names: _Names) -> Ex
     if field is None or value is None:
         return None
     try:
-        found = resolve_predicate(Comparison(operator, Column((field.name,)), Literal(value)), names.schema)
+        predicate = resolve_predicate(Comparison(operator, Column((field.name,)), Literal(value)), names.schema)
     except DeltaError:
         return None  # DuckDB says what is wrong with it
-    is_plain = isinstance(found, Comparison) and isinstance(found.left, Column) and isinstance(found.right, Literal)
-    return found if is_plain else None
+    is_plain = (
+        isinstance(predicate, Comparison)
+        and isinstance(predicate.left, Column)
+        and isinstance(predicate.right, Literal)
+    )
+    return predicate if is_plain else None
 
 
 def _value(node: _Node, field: StructField) -> int | Decimal | str | None:

@@ -87,8 +87,8 @@ def _row_keeper(expression: pc.Expression, columns: pa.Schema) -> Callable[..., 
             kept[rows.filter(expression).column("\0row").to_numpy()] = True
         except pa.ArrowException as e:
             # Read by `errors.spark_errors`.
-            told = f"The filter {str(expression)[:200]} failed for a row. {e}".split("\n")[0]
-            raise ValueError(f"[delta_orch error] InvalidExpressionError: {told}") from None
+            message = f"The filter {str(expression)[:200]} failed for a row. {e}".split("\n")[0]
+            raise ValueError(f"[delta_orch error] InvalidExpressionError: {message}") from None
         return pa.array(kept)
 
     return keeps
@@ -106,8 +106,8 @@ def _arrow_udf_type() -> int | None:
     """Spark's number for scalar Arrow functions; None in releases that do not have them."""
     from pyspark.util import PythonEvalType
 
-    found: int | None = getattr(PythonEvalType, "SQL_SCALAR_ARROW_UDF", None)
-    return found
+    eval_type: int | None = getattr(PythonEvalType, "SQL_SCALAR_ARROW_UDF", None)
+    return eval_type
 
 
 def _udf_class(session: SparkSession) -> Callable[..., UserDefinedFunction]:

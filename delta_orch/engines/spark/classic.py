@@ -83,12 +83,12 @@ class Bridge:
         if files.pushed is None:
             return self._new_file_index(files)
         with _lock:
-            known = self._indexes.setdefault(files.pushed.prune, {})
-            if files.key not in known:
-                while len(known) >= _KEPT_INDEXES:
-                    del known[next(iter(known))]
-                known[files.key] = self._new_file_index(files)
-            return known[files.key]
+            indexes = self._indexes.setdefault(files.pushed.prune, {})
+            if files.key not in indexes:
+                while len(indexes) >= _KEPT_INDEXES:
+                    del indexes[next(iter(indexes))]
+                indexes[files.key] = self._new_file_index(files)
+            return indexes[files.key]
 
     def _new_file_index(self, files: ScanFiles) -> JavaObject:
         from pyspark.java_gateway import ensure_callback_server_started

@@ -29,8 +29,8 @@ def divided(engine: Engine, relation: DataFrame, division: Division) -> Iterator
             Measure("num_rows", "count"),
             *(Measure(f"n{i}", "count", Choice(((where, one),))) for i, where in enumerate(counted.values())),
         ]
-        num_rows, *found = engine.to_arrow(engine.aggregate(rows, [], measures)).to_pylist()[0].values()
-        numbers = dict(zip(counted, found, strict=True))
+        num_rows, *flag_counts = engine.to_arrow(engine.aggregate(rows, [], measures)).to_pylist()[0].values()
+        numbers = dict(zip(counted, flag_counts, strict=True))
         counts = DividedCounts(num_rows, numbers.pop("aside"), numbers.pop("left_out"), numbers)
         kept = rows
         if counts.num_aside or counts.num_left_out:

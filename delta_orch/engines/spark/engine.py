@@ -265,8 +265,8 @@ class SparkEngine:
         text = f"WITH {', '.join(tables)} (\n{escape_braces(query)}\n)" if tables else query
         with self._analysing():
             pinned = {key: self._pinned(relation) for key, relation in frames.items()}
-            found = self._analysed(self.host.pinned_session().sql(text, **pinned))
-            return found if named else found.toDF(*(f"c{i}" for i in range(len(found.columns))))
+            frame = self._analysed(self.host.pinned_session().sql(text, **pinned))
+            return frame if named else frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
 
     @contextmanager
     def _analysing(self) -> Iterator[None]:

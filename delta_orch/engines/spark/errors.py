@@ -186,9 +186,9 @@ def _captured(error: Exception) -> Exception:
 
     cause = getattr(error, "java_exception", None)
     while cause is not None:
-        found: Exception = convert_exception(cause)
-        if not isinstance(found, UnknownException):
-            return found
+        captured: Exception = convert_exception(cause)
+        if not isinstance(captured, UnknownException):
+            return captured
         cause = cause.getCause()
     return error
 
@@ -206,9 +206,9 @@ def _translate(
         kind = named if isinstance(named, type) and issubclass(named, DeltaError) else DeltaError
         return kind(problem, cause=cause, remedy=remedy)
     condition = getattr(error, "getCondition", lambda: None)() or ""
-    found = _VIOLATION.search(text)
-    if found and int(found[1]) < len(checks):
-        return _violation(checks[int(found[1])], found[2])
+    match = _VIOLATION.search(text)
+    if match and int(match[1]) < len(checks):
+        return _violation(checks[int(match[1])], match[2])
     if damage := _DAMAGE.search(text):
         return ProtocolViolationError(f"Spark could not {action}", cause=damage[1])
     if mismatch := _MISMATCH.search(text):
@@ -295,13 +295,13 @@ def missing_file_error(action: str, path: str | None) -> MissingFileError:
 
 def _missing_connector(text: str, action: str) -> MissingDependencyError | None:
     """Spark comes without the connectors of object stores; Hadoop reports a missing one in one of two ways."""
-    found = _NO_CLASS.search(text) or _NO_SCHEME.search(text)
-    if found is None:
+    match = _NO_CLASS.search(text) or _NO_SCHEME.search(text)
+    if match is None:
         return None
-    package = next((p for sign, p in _CONNECTORS.items() if sign in found[1].lower()), None)
+    package = next((p for sign, p in _CONNECTORS.items() if sign in match[1].lower()), None)
     return MissingDependencyError(
         f"Spark could not {action}: the connector for this store is missing",
-        cause=f"{found[1]} is not on the classpath of the Spark session",
+        cause=f"{match[1]} is not on the classpath of the Spark session",
         remedy=f"Start the session with spark.jars.packages={package} (see docs/stores.md), or use the local engine"
         if package
         else "Put the Hadoop connector of this store on Spark's classpath, or use the local engine",
@@ -339,8 +339,8 @@ def _full_text(error: BaseException) -> str:
 
 
 def _path_in(text: str) -> str | None:
-    found = _FILE.search(text)
-    return found[1].rstrip(".,;)") if found else None
+    match = _FILE.search(text)
+    return match[1].rstrip(".,;)") if match else None
 
 
 def _deepest_cause(text: str) -> str:

@@ -84,35 +84,35 @@ class FilterReader:
             case ["not", child]:
                 return Not(self._node(child))
             case ["null", path]:
-                found = self._column(path)
-                return _UNKNOWN if found is None else IsNull(found[0])
+                column = self._column(path)
+                return _UNKNOWN if column is None else IsNull(column[0])
             case ["compare", op, path, [value]]:
                 return self._comparison(op, path, value)
             case ["in", path, values]:
                 return self._in(path, [value for (value,) in values])
             case ["prefix", path, prefix]:
-                found = self._column(path)
-                return _UNKNOWN if found is None or found[1] != STRING else StartsWith(found[0], prefix)
+                column = self._column(path)
+                return _UNKNOWN if column is None or column[1] != STRING else StartsWith(column[0], prefix)
         return _UNKNOWN
 
     def _comparison(self, op: str, path: Sequence[str], value: str | None) -> Expression:
-        found = self._column(path)
-        if found is None:
+        pushed = self._column(path)
+        if pushed is None:
             return _UNKNOWN
-        column, data_type = found
+        column, data_type = pushed
         if value is None:
             return IsNull(column) if op == "<=>" else Literal(None, BOOLEAN)
         literal = _literal(value, data_type)
         return _UNKNOWN if literal is None else Comparison(op, column, literal)
 
     def _in(self, path: Sequence[str], values: Sequence[str | None]) -> Expression:
-        found = self._column(path)
-        if found is None:
+        pushed = self._column(path)
+        if pushed is None:
             return _UNKNOWN
-        column, data_type = found
+        column, data_type = pushed
         literals = [Literal(None, data_type) if v is None else _literal(v, data_type) for v in values]
-        known = tuple(literal for literal in literals if literal is not None)
-        return In(column, known) if len(known) == len(literals) else _UNKNOWN
+        constants = tuple(literal for literal in literals if literal is not None)
+        return In(column, constants) if len(constants) == len(literals) else _UNKNOWN
 
     def _column(self, path: Sequence[str]) -> tuple[Column, DataType] | None:
         """A column by its names in files; None if the table does not have it."""
@@ -195,8 +195,8 @@ class PushedFilters(FilterReader):
         Args:
             name: The column, as the files name it.
         """
-        found = self._column([name])
-        answer = None if found is None else self.prune.extremes(*found)
+        pushed = self._column([name])
+        answer = None if pushed is None else self.prune.extremes(*pushed)
         if answer is None:
             return None
         paths = FileTable(answer).path

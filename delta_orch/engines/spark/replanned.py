@@ -125,8 +125,8 @@ class FollowedScan:
             SchemaMismatchError: Its columns are not what they were.
             Otherwise as `TableLog.snapshot`, or as a new scan.
         """
-        known = self._known
-        snapshot = known if known.version == version else self._log.snapshot(version)
+        cached = self._known
+        snapshot = cached if cached.version == version else self._log.snapshot(version)
         try:
             scan = self._make(snapshot, [quote_identifier(name) for name in self._schema.names])
         except ColumnNotFoundError as e:

@@ -59,17 +59,17 @@ def row_set_query(kind: str, file_number: str, row_position: str) -> str:
 
 def gather_bitmaps(batches: pa.RecordBatchReader) -> dict[RowKey, RowSet]:
     """See `Engine.row_sets`."""
-    found: dict[RowKey, RowSet] = {}
+    row_sets: dict[RowKey, RowSet] = {}
     for batch in batches:
         for row in batch.to_pylist():
-            rows = found.setdefault((row["kind"], row["file"]), RowSet())
+            rows = row_sets.setdefault((row["kind"], row["file"]), RowSet())
             if row["file"] is not None:
                 bits = np.unpackbits(np.frombuffer(row["bits"], dtype=np.uint8), bitorder="little")
                 positions = np.flatnonzero(bits) + row["bucket"] * _BITS
                 rows.add(positions.astype(np.int64))
                 rows.num_rows -= len(positions)
             rows.num_rows += row["num_rows"]
-    return found
+    return row_sets
 
 
 def along_curve(

@@ -124,10 +124,10 @@ def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame
 
 def _declared(host: SparkHost, field: StructField, has_chars: bool) -> Column:
     """A column. Beside a constant or another `char` Spark fills up what is shorter, as in a table of its own."""
-    found = sql_functions(host.session).col(quote_identifier(field.name))
+    column = sql_functions(host.session).col(quote_identifier(field.name))
     if not has_chars:
-        return found
-    return found.alias(field.name, metadata={CHAR_VARCHAR_TYPE: field.metadata[CHAR_VARCHAR_TYPE]})
+        return column
+    return column.alias(field.name, metadata={CHAR_VARCHAR_TYPE: field.metadata[CHAR_VARCHAR_TYPE]})
 
 
 def _holds_struct(field: StructField) -> bool:
@@ -162,12 +162,12 @@ def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
 
 def _ensure_own_names_are_free(names: StructType) -> None:
     """Raise InvalidRequestError where a column of the files is called like one that the scan adds."""
-    if taken := [name for name in _OWN_NAMES if names.find(name) is not None]:
+    if clashes := [name for name in _OWN_NAMES if names.find(name) is not None]:
         raise InvalidRequestError(
-            f"The table has a column {taken[0]!r}, a name that this package reserves while Spark reads",
+            f"The table has a column {clashes[0]!r}, a name that this package reserves while Spark reads",
             cause="The table has deletion vectors, or the scan asks for row ids or is to change rows",
             remedy='Use engine="local", or write the table anew with another name for the column',
-            column=taken[0],
+            column=clashes[0],
         )
 
 

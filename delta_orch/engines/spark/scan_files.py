@@ -165,18 +165,18 @@ def _with_sizes(plan: ScanPlan) -> pa.Table:
     files = plan.files.select(["path", "size", "modification_time"])
     sizes = pc.fill_null(one_chunk(FileTable(files).size), 0)
     unknown = pc.or_(pc.less(sizes, _SMALLEST_BYTES), pc.greater(sizes, _LIKELY_BYTES))
-    asked = list(range(len(sizes))) if plan.is_copied else pc.indices_nonzero(unknown).to_pylist()
-    if not asked:
+    unsized = list(range(len(sizes))) if plan.is_copied else pc.indices_nonzero(unknown).to_pylist()
+    if not unsized:
         return files
     filesystem, _ = plan.store.data_filesystem()
-    paths = [plan.store.resolve(FileTable(files).path[i].as_py()) for i in asked]
-    found = sizes.to_pylist()
+    paths = [plan.store.resolve(FileTable(files).path[i].as_py()) for i in unsized]
+    all_sizes = sizes.to_pylist()
     with os_errors("look up data files in", plan.store.uri):
         infos = filesystem.get_file_info(paths)
-    for i, info in zip(asked, infos, strict=True):
+    for i, info in zip(unsized, infos, strict=True):
         # A missing file must be opened to be reported.
-        found[i] = info.size or 1
-    return files.set_column(1, "size", int64_array(found))
+        all_sizes[i] = info.size or 1
+    return files.set_column(1, "size", int64_array(all_sizes))
 
 
 def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
@@ -260,13 +260,13 @@ def scans_by_name(plan: ScanPlan) -> Iterator[tuple[ScanPlan, StructType]]:
         MissingFileError, TableError: A file of a table in mode `id` cannot be asked.
     """
     physical = physical_schema(plan)
-    asked = _files_to_ask(plan, physical)
-    if not asked:
+    sampled_files = _files_to_ask(plan, physical)
+    if not sampled_files:
         yield plan, physical
         return
-    others = sorted({*range(plan.files.num_rows)}.difference(asked))
+    others = sorted({*range(plan.files.num_rows)}.difference(sampled_files))
     rows: dict[StructType, list[int]] = {physical: others} if others else {}
-    for row, schema in zip(asked, _ask(plan, physical, asked), strict=True):
+    for row, schema in zip(sampled_files, _ask(plan, physical, sampled_files), strict=True):
         rows.setdefault(schema, []).append(row)
     for schema, members in rows.items():
         yield replace(plan, files=plan.files.take(int64_array(members))), schema
@@ -373,9 +373,9 @@ def _named_field(
     index = find_in_file(logical, candidates, mode)
     if index is None:
         return replace(physical, name=_absent_name(physical.name, candidates))
-    found = candidates[index]
-    name = found.name if mode is ColumnMappingMode.ID else physical.name
-    return replace(physical, name=name, data_type=_named_type(logical.data_type, physical.data_type, found.type, mode))
+    field = candidates[index]
+    name = field.name if mode is ColumnMappingMode.ID else physical.name
+    return replace(physical, name=name, data_type=_named_type(logical.data_type, physical.data_type, field.type, mode))
 
 
 def _absent_name(name: str, candidates: list[pa.Field]) -> str:

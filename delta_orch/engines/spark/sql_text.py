@@ -27,9 +27,9 @@ _SENT_VARIANT = StructType((StructField("value", BINARY, False), StructField("me
 
 def field_of(schema: StructType, name: str) -> StructField:
     """A column that the schema has."""
-    found = schema.find(name)
-    assert found is not None, f"{name} is not in the schema"
-    return found
+    field = schema.find(name)
+    assert field is not None, f"{name} is not in the schema"
+    return field
 
 
 def with_metadata(schema: StructType, metadata_of: Callable[[StructField], Mapping[str, object]]) -> StructType:
@@ -86,10 +86,10 @@ def convert_sql(value: str, source: DataType, target: DataType, depth: int = 0) 
 
 def conformed_sql(schema: StructType, name: str, target: DataType, struct: str = "", depth: int = 0) -> str:
     """SQL for a column of rows of a schema, or for a field of `struct`, in another type; null where it is not there."""
-    found = schema.find(name)
-    if found is None:
+    field = schema.find(name)
+    if field is None:
         return f"CAST(NULL AS {type_sql(target)})"
-    return convert_sql(f"{struct}{quote_identifier(found.name)}", found.data_type, target, depth)
+    return convert_sql(f"{struct}{quote_identifier(field.name)}", field.data_type, target, depth)
 
 
 def _convert_struct(value: str, source: StructType, target: StructType, depth: int) -> str:

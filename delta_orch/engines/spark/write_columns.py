@@ -241,10 +241,10 @@ def _converted(source: StructType, spec: WriteSpec) -> Iterator[str]:
                 remedy="Give the data exactly the table's columns",
                 column=f.name,
             )
-        found = None if f.name in values else source.find(f.name)
-        if found is not None:
-            _ensure_variants(found.data_type, f.data_type, f.name)
-            value = convert_sql(quote_identifier(found.name), found.data_type, f.data_type)
+        field = None if f.name in values else source.find(f.name)
+        if field is not None:
+            _ensure_variants(field.data_type, f.data_type, f.name)
+            value = convert_sql(quote_identifier(field.name), field.data_type, f.data_type)
         else:
             value = f"CAST({values.get(f.name, 'NULL')} AS {type_sql(f.data_type)})"
         yield f"{value} AS {quote_identifier(f.name)}"

@@ -53,11 +53,11 @@ def ensure_json(values: object, what: str) -> dict[str, JsonValue]:
     Raises:
         InvalidRequestError: They are no mapping, or JSON cannot hold one of them.
     """
-    known = dict(ensure_mapping(values, what))
+    json_values = dict(ensure_mapping(values, what))
     try:
-        orjson.dumps(known)
+        orjson.dumps(json_values)
         # `dumps` makes null of them.
-        if not all(map(isfinite, _floats(known))):
+        if not all(map(isfinite, _floats(json_values))):
             raise TypeError("NaN and infinity are not JSON numbers")
     except TypeError as e:
         raise InvalidRequestError(
@@ -65,7 +65,7 @@ def ensure_json(values: object, what: str) -> dict[str, JsonValue]:
             cause=str(e),
             remedy="Pass names with text, numbers, or lists and dicts of such",
         ) from None
-    return known
+    return json_values
 
 
 def _floats(value: object) -> Iterator[float]:

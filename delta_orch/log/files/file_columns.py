@@ -298,10 +298,10 @@ def members_of(text: str | None) -> dict[str, JsonValue]:
         return orjson.Fragment(number)
 
     try:
-        found: dict[str, JsonValue] = loads(text or "", parse_float=as_written, parse_int=as_written)
+        members: dict[str, JsonValue] = loads(text or "", parse_float=as_written, parse_int=as_written)
     except RecursionError:
         return {}
-    return found
+    return members
 
 
 def parse_object(text: str | None) -> dict[str, JsonValue]:

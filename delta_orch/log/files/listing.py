@@ -55,7 +55,7 @@ class LogListing(NamedTuple):
 
     @property
     def latest_version(self) -> int | None:
-        return max((max(found) for found in (self.commits, self.checkpoints) if found), default=None)
+        return max((max(versions) for versions in (self.commits, self.checkpoints) if versions), default=None)
 
     @property
     def first_commit(self) -> int | None:
@@ -106,8 +106,8 @@ def build_listing(files: Iterable[FileMeta], start_version: int = 0, end_version
             compactions.append(CompactionFile(path.version, path.end_version, meta))
     complete, incomplete = _group_checkpoints(candidates)
     complete = {
-        version: tuple(c._replace(has_checksum=version in checksums) for c in found)
-        for version, found in complete.items()
+        version: tuple(c._replace(has_checksum=version in checksums) for c in parts)
+        for version, parts in complete.items()
     }
     known_compactions = tuple(c._replace(has_checksum=c.end_version in checksums) for c in compactions)
     return LogListing(start_version, commits, complete, incomplete, known_compactions)

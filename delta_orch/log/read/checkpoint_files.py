@@ -73,10 +73,10 @@ class CheckpointFileActions:
     def where_groups(self, choose: Callable[[RowGroup], pa.BooleanArray]) -> CheckpointFileActions:
         """The actions that a function of a row group keeps: one value a row of the group, whatever action it holds.
         Paths are decoded only for groups that keep at least one row. Raises as `columns`."""
-        known = self._known_live
-        if known is not None:
-            chosen = {rows.group: choose(rows.group) for rows in known if len(rows.paths)}
-            return self._with_live([_narrowed(rows, chosen[rows.group]) for rows in known if len(rows.paths)])
+        live_groups = self._known_live
+        if live_groups is not None:
+            chosen = {rows.group: choose(rows.group) for rows in live_groups if len(rows.paths)}
+            return self._with_live([_narrowed(rows, chosen[rows.group]) for rows in live_groups if len(rows.paths)])
         kept = {group: mask for group in self.row_groups() if (mask := choose(group)).true_count}
         return self._with_live([_narrowed(rows, kept[rows.group]) for rows in self._rows_of(list(kept))])
 

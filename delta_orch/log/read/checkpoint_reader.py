@@ -245,8 +245,8 @@ class RowGroup:
     def read_actions(self, names: Sequence[str]) -> list[dict[str, JsonValue]]:
         """All actions of kinds that are few, as parsed JSON would look. Raises as `read`."""
         footer, key = self.part.footer, (self.index, tuple(names))
-        if (known := footer.few_actions.get(key)) is not None:
-            return known
+        if (cached := footer.few_actions.get(key)) is not None:
+            return cached
         rows: list[dict[str, JsonValue]] = []
         for batch in self._iter_batches(names, use_threads=False):
             for name, structs in zip(batch.schema.names, batch.columns, strict=True):

@@ -81,9 +81,11 @@ def check_log(
     """
     used = () if in_use is None else (in_use.checkpoint, *in_use.compactions)
     yield from _check_gaps(listing)
-    for incomplete in (c for found in listing.incomplete_checkpoints.values() for c in found):
+    for incomplete in (
+        c for incomplete_checkpoints in listing.incomplete_checkpoints.values() for c in incomplete_checkpoints
+    ):
         yield _incomplete(incomplete)
-    for checkpoint in (c for found in listing.checkpoints.values() for c in found):
+    for checkpoint in (c for incomplete_checkpoints in listing.checkpoints.values() for c in incomplete_checkpoints):
         severity: Literal["error", "warning"] = "error" if checkpoint in used else "warning"
         try:
             ensure_complete(Checkpoint(store, checkpoint))

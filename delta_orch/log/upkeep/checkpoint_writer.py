@@ -271,8 +271,8 @@ def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format
     expired_ms = oldest_tombstone_ms(snapshot)
     plan = plan_reuse(snapshot, columns, expired_ms)
     sidecars = [*plan.reused, *_write_sidecars(store, snapshot, columns, plan, expired_ms, watch)]
-    num_adds = sum(known.num_adds for known in sidecars)
-    num_file_actions = num_adds + sum(known.num_removes for known in sidecars)
+    num_adds = sum(sidecar.num_adds for sidecar in sidecars)
+    num_file_actions = num_adds + sum(sidecar.num_removes for sidecar in sidecars)
     content = _Content(
         snapshot,
         columns,
@@ -281,10 +281,10 @@ def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format
             {
                 "numOfAddFiles": str(num_adds),
                 "sidecarNumActions": str(num_file_actions),
-                "sidecarSizeInBytes": str(sum(known.sidecar.size_in_bytes for known in sidecars)),
+                "sidecarSizeInBytes": str(sum(sidecar.sidecar.size_in_bytes for sidecar in sidecars)),
             },
         ),
-        tuple(known.sidecar for known in sidecars),
+        tuple(sidecar.sidecar for sidecar in sidecars),
     )
     _ensure_readable(store, snapshot, num_adds)
     if content.num_small > _MAX_JSON_ACTIONS:

@@ -207,7 +207,7 @@ def _orphans(store: LogStore, files: Sequence[FileMeta], listing: LogListing, ke
     sidecars = [file for file in old if file.path.startswith(f"{SIDECAR_DIRECTORY}/")]
     if not sidecars:
         return unnamed
-    checkpoints = [c for version, found in listing.checkpoints.items() if version >= kept for c in found]
+    checkpoints = [c for version, of_version in listing.checkpoints.items() if version >= kept for c in of_version]
     try:
         referred = {path for c in checkpoints for path in Checkpoint(store, c).sidecar_paths}
     except (CorruptLogError, StorageError) as e:

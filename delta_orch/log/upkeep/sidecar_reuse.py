@@ -81,10 +81,13 @@ def plan_reuse(snapshot: Snapshot, columns: CheckpointColumns, expired_ms: int) 
         return ReusePlan((), checkpoint.file_parts)
     touched = snapshot.tail.touched
     parts = list(zip(checkpoint.sidecars, checkpoint.sidecar_parts, strict=True))
-    known = run_parallel(lambda pair: _reusable(*pair, columns, touched, expired_ms), parts)
+    reusable = run_parallel(lambda pair: _reusable(*pair, columns, touched, expired_ms), parts)
     return ReusePlan(
-        tuple(found for found in known if found is not None),
-        (*(part for (_, part), found in zip(parts, known, strict=True) if found is None), *checkpoint.embedded_parts),
+        tuple(sidecar for sidecar in reusable if sidecar is not None),
+        (
+            *(part for (_, part), sidecar in zip(parts, reusable, strict=True) if sidecar is None),
+            *checkpoint.embedded_parts,
+        ),
     )
 
 

@@ -192,7 +192,7 @@ def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChang
         return
     from delta_orch.log.write.deletion_vector_writer import bitmaps_of
 
-    paths, known, named_too, matching = (
+    paths, row_counts, named_too, matching = (
         pc.filter(array, concerned).to_pylist() for array in (paths, is_known, is_named, may_match)
     )
     adds = pc.filter(marked.adds, concerned).combine_chunks()
@@ -207,7 +207,7 @@ def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChang
         if back and (matching[index] or named_too[index]):
             cause = f"It brought back {_count(back)} of the file {path}, which this one should have read"
             raise conflict_error(ConcurrentAppendError, winner, cause, path=path, num_rows=len(back))
-        if known[index]:
+        if row_counts[index]:
             continue  # Only the rows that the transaction deletes matter: `marks_on_top` compares them.
         if matching[index] and not named_too[index] and counted[index]:
             open_questions.append(index)
@@ -242,7 +242,7 @@ def _only_rows(files: pa.Table, rows: list[BitMap64]) -> pa.Table:
     from delta_orch.protocol.deletion_vector import DeletionVector
 
     counts = record_counts(files).to_pylist()
-    others = [BitMap64(range(count)) - wanted for count, wanted in zip(counts, rows, strict=True)]
+    others = [BitMap64(range(count)) - rows_of_file for count, rows_of_file in zip(counts, rows, strict=True)]
     return with_deletion_vectors(files, [DeletionVector(bitmap).inline_descriptor() for bitmap in others])
 
 

@@ -307,9 +307,9 @@ def _reads_json(reads: ReadSet, schema: StructType) -> dict[str, object]:
 
 def _survives(text: str, predicate: Expression, *, schema: StructType) -> bool:
     try:
-        found = _predicate(text, schema)
-        _gated(found)
-        return found == predicate
+        resolved = _predicate(text, schema)
+        _gated(resolved)
+        return resolved == predicate
     except DeltaError:
         return False
 

@@ -297,9 +297,9 @@ class Staging:
     def _own_units(self, adds: pa.Table) -> pa.Array:
         """The unit of each file, where the commit writes it; null for none."""
         units = [txn for txn in self._txns if txn.is_unit]
-        found = pa.nulls(adds.num_rows, pa.string())
+        own_units = pa.nulls(adds.num_rows, pa.string())
         if len(units) == 1 and units[0].scope is None:
-            return pc.fill_null(found, units[0].app_id)
+            return pc.fill_null(own_units, units[0].app_id)
         scoped = [(unit, unit.scope) for unit in units if unit.scope is not None]
         if scoped and adds.num_rows:
             from delta_orch.log.read.skipping.data_skipping import match_files
@@ -307,8 +307,8 @@ class Staging:
             table = self._result()
             for unit, scope in scoped:
                 is_inside = match_files(adds, scope, table.schema, table.partition_columns).all_match
-                found = pc.if_else(is_inside, unit.app_id, found)
-        return found
+                own_units = pc.if_else(is_inside, unit.app_id, own_units)
+        return own_units
 
     def note_predicate(self, predicate: str | Expression | None) -> None:
         """The rows that are deleted, updated or replaced (`Effect.predicate`)."""

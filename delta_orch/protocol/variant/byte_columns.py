@@ -135,11 +135,11 @@ def gather(data: Bytes, starts: Ints, sizes: Ints) -> ByteColumn:
     # Requested strings and the gaps between them, alternating; every second one is used.
     offsets = np.empty(2 * len(starts), np.int64)
     offsets[0::2], offsets[1::2] = starts, ends
-    wanted = np.empty(len(starts), np.int64)
-    wanted[slice(None) if order is None else order] = np.arange(0, 2 * len(starts), 2)
+    pieces = np.empty(len(starts), np.int64)
+    pieces[slice(None) if order is None else order] = np.arange(0, 2 * len(starts), 2)
     if not len(rows):
         return missing(len(sizes))
-    return ByteColumn(offsets, data).take(wanted).expand(rows, len(sizes))
+    return ByteColumn(offsets, data).take(pieces).expand(rows, len(sizes))
 
 
 def byte_strings(strings: Iterable[bytes]) -> ByteColumn:

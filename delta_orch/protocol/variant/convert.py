@@ -209,8 +209,8 @@ def convert_located(
 def refuse(kind: Kind, target: pa.DataType, on_mismatch: OnMismatch) -> None:
     """Raise that some values have a type outside `sources_of(target)`, unless they become null."""
     if on_mismatch == "raise":
-        found = f"type {kind.type_name}" if kind < Kind.OBJECT else "type objects or arrays"
-        raise mismatch(f"values of {found}", target)
+        kind_text = f"type {kind.type_name}" if kind < Kind.OBJECT else "type objects or arrays"
+        raise mismatch(f"values of {kind_text}", target)
 
 
 def arrow_values(kind: Kind, data: Bytes, starts: Ints, sizes: Ints) -> Iterator[tuple[Ints | slice, pa.Array]]:

@@ -62,9 +62,9 @@ class Dictionaries:
 
     def codes_of(self, names: Sequence[bytes]) -> Ints:
         """Positions of names in the vocabulary, -1 where no dictionary has them."""
-        found = pc.index_in(byte_strings(names).to_arrow(), value_set=self.vocabulary)
-        codes = np.frombuffer(found.buffers()[1], np.int32)[: len(names)].astype(np.int64)
-        codes[~valid_mask(found)] = -1
+        indexes = pc.index_in(byte_strings(names).to_arrow(), value_set=self.vocabulary)
+        codes = np.frombuffer(indexes.buffers()[1], np.int32)[: len(names)].astype(np.int64)
+        codes[~valid_mask(indexes)] = -1
         return codes
 
     def ids_of(self, names: Sequence[bytes]) -> Ints:
@@ -73,10 +73,10 @@ class Dictionaries:
         column_of[self.codes_of(names)] = np.arange(len(names))
         column_of[-1] = -1
         columns = column_of[self.codes]
-        found = np.flatnonzero(columns >= 0)
-        owners = np.repeat(np.arange(len(self.sizes)), self.sizes)[found]
+        places = np.flatnonzero(columns >= 0)
+        owners = np.repeat(np.arange(len(self.sizes)), self.sizes)[places]
         ids = np.full((len(self.sizes), len(names)), -1)
-        ids[owners, columns[found]] = found - self.first[owners]
+        ids[owners, columns[places]] = places - self.first[owners]
         return ids
 
     def codes_at(self, dictionaries: Ints, ids: Ints) -> Ints:
@@ -269,9 +269,9 @@ class Located:
 
     def of_code(self, codes: Ints, code: int) -> Located:
         """The fields of one name, by the codes that `fields` gave."""
-        found = np.flatnonzero(codes == code)
-        ensure_distinct(self.rows[found], codes[found])
-        return self.some(found)
+        places = np.flatnonzero(codes == code)
+        ensure_distinct(self.rows[places], codes[places])
+        return self.some(places)
 
     def _element(self, index: int) -> Located:
         layout = containers(self.data, self.starts, self.ends, objects=False)

@@ -407,12 +407,12 @@ def _with_variants(array: pa.Array, data_type: DataType, change: Change) -> pa.A
 
 
 def _struct(array: pa.StructArray, data_type: StructType, change: Change) -> pa.StructArray:
-    known = {f.name: f.data_type for f in data_type}
+    known_types = {f.name: f.data_type for f in data_type}
     children, fields = [], []
     # Flattened children are null where the struct is null, because values under a null must not be read.
     for field, child in zip(array.type, array.flatten(), strict=True):
-        if field.name in known:
-            child = _with_variants(child, known[field.name], change)
+        if field.name in known_types:
+            child = _with_variants(child, known_types[field.name], change)
         children.append(child)
         fields.append(field.with_type(child.type))
     return pa.StructArray.from_arrays(children, fields=fields, mask=null_mask(valid_mask(array)))

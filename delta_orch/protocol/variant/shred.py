@@ -107,16 +107,16 @@ def plan_shredding(sample: pa.Array) -> ShreddingPlan | None:
         kind = _common_kind(first_bytes)
         return None if kind is None else ShreddingPlan(kind)
     _, fields, codes = located.some(is_object).fields(names)
-    found: list[tuple[str, Kind]] = []
+    leaf_kinds: list[tuple[str, Kind]] = []
     # The commonest first: where there are too many, the rare ones stay in the values.
     used, counts = np.unique(codes, return_counts=True)
     for code, count in sorted(zip(used.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1]):
-        if count < _COMMON_FIELD * is_object.sum() or len(found) == MAX_FIELDS:
+        if count < _COMMON_FIELD * is_object.sum() or len(leaf_kinds) == MAX_FIELDS:
             break
         kind = _common_kind(fields.data[fields.starts[codes == code]])
         if kind is not None:
-            found.append((names.dictionaries.names_at(np.array([code]))[0].decode(), kind))
-    return ShreddingPlan(None, tuple(sorted(found, key=lambda f: f[0].encode()))) if found else None
+            leaf_kinds.append((names.dictionaries.names_at(np.array([code]))[0].decode(), kind))
+    return ShreddingPlan(None, tuple(sorted(leaf_kinds, key=lambda f: f[0].encode()))) if leaf_kinds else None
 
 
 def _common_kind(first_bytes: Bytes) -> Kind | None:
@@ -170,11 +170,11 @@ def _shred_objects(
 ) -> tuple[pa.StructArray, ByteColumn]:
     is_object = located.data[located.starts] & 3 == BasicType.OBJECT
     objects = located.some(is_object)
-    children, found, found_codes = objects.fields(names)
+    children, is_present, found_codes = objects.fields(names)
     codes = names.dictionaries.codes_of([name.encode() for name, _ in fields])
     groups = []
     for (_, kind), code in zip(fields, codes.tolist(), strict=True):
-        typed, rest = _split(found.of_code(found_codes, code), kind, names, length)
+        typed, rest = _split(is_present.of_code(found_codes, code), kind, names, length)
         groups.append(pa.StructArray.from_arrays([_nullable(rest), typed], fields=list(_field_type(kind))))
     there = np.zeros(length, np.bool_)
     there[objects.rows] = True
@@ -184,7 +184,7 @@ def _shred_objects(
         mask=null_mask(there),
     )
     kept = ~np.isin(found_codes, codes[codes >= 0])
-    left_over = _left_over(found.some(kept), children.ids[kept], length)
+    left_over = _left_over(is_present.some(kept), children.ids[kept], length)
     return struct, join([left_over, located.some(~is_object).to_column(length)])
 
 

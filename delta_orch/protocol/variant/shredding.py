@@ -78,8 +78,8 @@ def _parse_group(group: pa.StructType, *, outermost: bool, level: int) -> Varian
         if field.name in types:
             raise _no_variant(f"It has two columns named {field.name}")
         types[field.name] = field.type
-    known = {"metadata", "value", "typed_value"} if outermost else {"value", "typed_value"}
-    if unknown := types.keys() - known:
+    field_names = {"metadata", "value", "typed_value"} if outermost else {"value", "typed_value"}
+    if unknown := types.keys() - field_names:
         raise _no_variant(f"It has columns that do not belong there: {', '.join(sorted(unknown))}")
     if not types.keys() & {"value", "typed_value"}:
         raise _no_variant("It has neither a value nor a typed_value column")

@@ -88,12 +88,12 @@ class Variant:
         Raises:
             InvalidRequestError: It is no path.
         """
-        found: Variant | None = self
+        value: Variant | None = self
         for step in parse_path(path):
-            if found is None:
+            if value is None:
                 return None
-            found = found._field(step.encode()) if isinstance(step, str) else found._element(step)
-        return found
+            value = value._field(step.encode()) if isinstance(step, str) else value._element(step)
+        return value
 
     def fields(self) -> dict[str, Variant] | None:
         """The fields of an object, by name; None where it is no object."""

@@ -106,13 +106,13 @@ def find_candidates(
     exact: list[Expression] = []
     bounds: list[Expression] = []
     for i, key in enumerate(keys):
-        least, greatest, known = (facts[f"{name}_{i}"] for name in ("least", "greatest", "known"))
-        may_be_null = key.is_null_safe and known < rows
-        bound = _between(key, least, greatest, sides.target) if known else Literal(False, BOOLEAN)
+        least, greatest, num_known = (facts[f"{name}_{i}"] for name in ("least", "greatest", "known"))
+        may_be_null = key.is_null_safe and num_known < rows
+        bound = _between(key, least, greatest, sides.target) if num_known else Literal(False, BOOLEAN)
         if bound is None:
             continue
         bounds.append(_or_null(key, bound) if may_be_null else bound)
-        values = _distinct(engine, source, key, rows, partition_columns) if known and least != greatest else None
+        values = _distinct(engine, source, key, rows, partition_columns) if num_known and least != greatest else None
         listed = None if values is None else _listed(key, values, sides.target)
         if listed is not None:
             exact.append(_or_null(key, listed) if may_be_null else listed)

@@ -316,8 +316,8 @@ def _bounds_of(rows: LiveRows, columns: Mapping[Path, DataType]) -> Mapping[Path
         tuple(columns.items()),
         None if mask is None else (mask.offset, mask.buffers()[1].to_pybytes()),
     )
-    if (known := recent.get(key)) is not None:
-        return known
+    if (cached := recent.get(key)) is not None:
+        return cached
     bounds = read_parsed_bounds(rows.group, rows.keep, columns)
     if bounds is None:
         from delta_orch.log.read.checkpoint_decoding import decode_columns

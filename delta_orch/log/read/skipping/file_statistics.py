@@ -92,11 +92,11 @@ def read_parsed_bounds(
         CorruptLogError: The file is damaged.
         IncompleteCheckpointError: It is gone.
     """
-    wanted = [
+    fields = [
         ("numRecords",),
         *((kind, *path) for path in columns for kind in ("minValues", "maxValues", "nullCount")),
     ]
-    present = [leaf for leaf in wanted if _leaf_name(leaf) in group.part.leaves]
+    present = [leaf for leaf in fields if _leaf_name(leaf) in group.part.leaves]
     if len(present) < 2:
         return None
     from delta_orch.log.read.checkpoint_decoding import select
