@@ -88,7 +88,7 @@ class DeltaMergeOperator(DeltaWriteOperator):
         if step.attempt is not None and any("delete" in name for clause in self.clauses for name in clause):
             writer = step.attempt.units[0].writer
             guard = row_guard(tasks, table, writer, replaces=False, whole=False)
-            step = replace(step, guard=guard)
+            step = replace(step, guards=(guard,))
         with self.lazy_session(run) as session:
 
             def merge(options: CommitOptions) -> CommitResult:
@@ -205,7 +205,7 @@ class DeltaDeleteOperator(DeltaUnitOperator):
         if step.attempt is not None:
             writer = step.attempt.units[0].writer
             guard = row_guard(tasks, table, writer, replaces=False, whole=self.all_rows)
-            step = replace(step, guard=guard)
+            step = replace(step, guards=(guard,))
         return self.xcom_and_log(step.commit(lambda options: table.delete(self.where, engine=self._engine, **options)))
 
     @property

@@ -172,7 +172,7 @@ class TaskRun:
         Otherwise Airflow's ids tell, which are ordered by time: a run that was created anew has newer ones.
 
         Raises:
-            InvalidRequestError: It is another mapped task of this run, which has the same arguments or `identity`.
+            InvalidRequestError: Another task or mapped instance of this run wrote it, and no clear lies between.
         """
         metadata = user_metadata_of(recorded.commit_info)
         attempt = metadata.get("attempt")
@@ -181,12 +181,12 @@ class TaskRun:
         tries, attempt_id = metadata.get("try_number"), str(attempt.get("id"))
         if attempt_id == self.attempt_id:
             return "own"
-        is_of_run = attempt.get("run_started_ms") == self.started_ms
-        if is_of_run and (metadata.get("dag_id"), metadata.get("task_id")) == (self.dag_id, self.task_id):
-            is_sibling = metadata.get("map_index") != self.map_index
-            if is_sibling and attempt.get("clear_number") == self.clear_number and not self._is_newer_than(recorded):
-                raise _written_twice(self, recorded, metadata.get("map_index"))
-            if isinstance(tries, int) and tries < self.try_number:
+        if (metadata.get("dag_id"), attempt.get("run_started_ms")) == (self.dag_id, self.started_ms):
+            task_id, map_index = metadata.get("task_id"), metadata.get("map_index")
+            is_other = (task_id, map_index) != (self.task_id, self.map_index)
+            if is_other and attempt.get("clear_number") == self.clear_number and not self._is_newer_than(recorded):
+                raise _written_twice(self, recorded, task_id, map_index)
+            if task_id == self.task_id and isinstance(tries, int) and tries < self.try_number:
                 is_same = (attempt.get("max_tries"), attempt.get("retries")) == (self.max_tries, self.retries)
                 return "own" if is_same and self.tries_before_clear < tries else "earlier"
         return "later" if attempt_id > self.attempt_id else "earlier"
@@ -264,7 +264,14 @@ class TaskRun:
         )
 
 
-def _written_twice(run: TaskRun, recorded: RecordedUnit, map_index: object) -> InvalidRequestError:
+def _written_twice(run: TaskRun, recorded: RecordedUnit, task_id: object, map_index: object) -> InvalidRequestError:
+    if task_id != run.task_id:
+        return InvalidRequestError(
+            f"Tasks {task_id} and {run.task_id} write the same unit {recorded.name} in one run",
+            cause="They have the same writer; the second would replace the rows of the first",
+            remedy="Leave writer out, or give each task one of its own",
+            unit=recorded.name,
+        )
     return InvalidRequestError(
         f"Map indexes {map_index} and {run.map_index} of task {run.task_id} write the same unit {recorded.name}",
         cause="They have the same mapped arguments or identity; the second would replace the rows of the first",

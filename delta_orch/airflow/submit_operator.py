@@ -101,7 +101,7 @@ class DeltaSparkSubmitOperator(DeltaUnitOperator):
             # The script decides which rows it replaces.
             writer = step.attempt.units[0].writer
             guard = row_guard(OtherTasks(context, run), table, writer, replaces=True, whole=False)
-            step = replace(step, guard=guard)
+            step = replace(step, guards=(guard,))
         return self.xcom_and_log(carry_out(step, lambda options: self._submit(SubmittedRun.of(table.uri, options))))
 
     def on_kill(self) -> None:

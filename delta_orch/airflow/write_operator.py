@@ -176,7 +176,7 @@ class DeltaWriteOperator(DeltaStepOperator):
         guard = row_guard(tasks, step.table, writer, replaces=True, whole=self._is_whole)
         if self._is_whole and (self.stage or not tasks.is_read_later(self.table_uri)):
             step = replace(step, fences=(interval_order(tasks.run, step.table, writer),))
-        return replace(step, guard=guard)
+        return replace(step, guards=(guard,))
 
     def rows(self, context: Context, spark: SparkSession | None) -> object:
         """What is to be written."""

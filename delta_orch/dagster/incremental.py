@@ -650,7 +650,7 @@ def process(
     run = read_run(context)
     ensure_own_cursors(context, key)
     step, readers = reading.step(context, out, key)
-    attempt = run.attempt(asset_units(key.path, run, None, adds=True, by_run=True)) if out.exactly_once else None
+    attempt = run.attempt(asset_units(key.path, run, None, write=step.mode, by_run=True)) if out.exactly_once else None
     step = replace(step, attempt=attempt, options={**step.options, "user_metadata": run.user_metadata(step.name)})
     started = time.perf_counter()
     try:

@@ -34,7 +34,6 @@ from delta_orch.dagster.run import (
     DEFAULT_CONFLICT_RETRIES,
     DagsterRun,
     asset_units,
-    asset_writer,
     is_in_run,
     read_run,
     retry_conflicts,
@@ -59,7 +58,7 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.select import can_be_read_again
 from delta_orch.errors import AuditFailedError, ExpectationFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.files.txn import TxnId
+from delta_orch.pipeline.row_guards import RowGuard
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.table_owner import OPS
@@ -80,7 +79,6 @@ ADDING = ("append", *BY_KEYS)
 _WITHIN = (*ADDING, "error", "ignore")
 """Writes that check row by row that what they write lies in the run's partitions. `overwrite` does so by its predicate,
 `overwrite_partitions` by the scopes of its units, which it does not go without."""
-_REPLACING = ("overwrite", "overwrite_partitions")
 _NO_PREDICATE = (*ADDING, "overwrite_partitions")
 
 
@@ -295,17 +293,16 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         # What the IO manager says is for those of its assets whose rows are not found by their keys.
         unit_column = settings.unit_column or (None if mode in BY_KEYS else self.unit_column)
         attempt = self._attempt(context, run, settings, selection, scopes if tied else {}, exactly_once=exactly_once)
-        owner, guard = OPS, None
+        owner, guards = OPS, tuple[RowGuard, ...]()
         if is_asset:
             is_scoped = selection is not None or where is not None or mode == "overwrite_partitions"
-            owner, guard = owner_of_write(table, before, key, is_scoped=is_scoped and mode in _REPLACING)
+            owner, guards = owner_of_write(table, before, key, attempt, mode, is_scoped=is_scoped)
         step = Step(
             f"Step {step_name(context)}",
             table,
             mode,
             attempt=attempt,
             on_redo=settings.on_redo or parse_choice("on_redo", self.on_redo, ON_REDO),
-            fences=_order(context.asset_key, attempt) if mode == "overwrite_partitions" and selection is None else (),
             unit_column=unit_column if is_asset else None,
             where=where,
             within=_within(mode, selection, schema),
@@ -326,7 +323,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             audits=settings.audits,
             expect=settings.expect,
             quarantine=None if settings.quarantine is None else table.quarantine(settings.quarantine),
-            guard=guard,
+            guards=guards,
             owner=owner,
         )
         return step, scopes
@@ -357,8 +354,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 remedy="Write with append, merge or cdc; or leave unit out, so that a run replaces its partitions",
             )
         scopes = None if selection is None else {key: tied.get(key) for key in selection.keys}
-        adds = settings.write in (*ADDING, "overwrite_partitions")
-        return run.attempt(asset_units(context.asset_key.path, run, scopes, adds=adds, by_run=by_run))
+        return run.attempt(asset_units(context.asset_key.path, run, scopes, write=settings.write, by_run=by_run))
 
     def _report(
         self,
@@ -521,14 +517,6 @@ def _ensure_exact(
 def _sequence(settings: AssetSettings) -> set[str]:
     """The first column that orders change events."""
     return set() if settings.changes is None else _names(settings.changes.sequence[:1])
-
-
-def _order(key: dg.AssetKey, attempt: Attempt | None) -> tuple[TxnId, ...]:
-    """A guard of assets without partitions: a late run must not replace partitions that a newer run has written. Each
-    run is a unit of its own."""
-    if attempt is None:
-        return ()
-    return (TxnId(f"dagster-order:{asset_writer(key.path)}", attempt.order, ordered=True),)
 
 
 def _names(columns: Sequence[str]) -> set[str]:

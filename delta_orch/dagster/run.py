@@ -126,8 +126,17 @@ def asset_writer(key: Sequence[str]) -> str:
     return "dagster:" + "/".join(_encode(part, ":/") for part in key)
 
 
+LEAVES_OTHER_RUNS = ("append", "merge", "cdc", "overwrite_partitions")
+"""Writes that leave rows of other runs in the table. Without partitions, each run is a unit of its own."""
+
+
 def asset_units(
-    key: Sequence[str], run: DagsterRun, scopes: Mapping[str, Expression | None] | None, *, adds: bool, by_run: bool
+    key: Sequence[str],
+    run: DagsterRun,
+    scopes: Mapping[str, Expression | None] | None,
+    *,
+    write: str,
+    by_run: bool = False,
 ) -> tuple[Unit, ...]:
     """The units of an asset that a run writes: one for each partition; without partitions the asset.
 
@@ -135,12 +144,12 @@ def asset_units(
         key: The asset key's parts.
         scopes: Partition key → the predicate over partition columns that selects its rows; None as a predicate where
             the table is partitioned otherwise. None for a run without partitions.
-        adds: Rows of other runs stay. Without partitions, a run is a unit then.
+        write: How the run writes.
         by_run: Many runs add to one partition: each is a unit.
     """
     writer, of_run = asset_writer(key), f"run:{run.root_run_id}"
     if scopes is None:
-        return (Unit(writer, of_run if adds or by_run else ""),)
+        return (Unit(writer, of_run if by_run or write in LEAVES_OTHER_RUNS else ""),)
     return tuple(Unit(writer, f"{part}:{of_run}" if by_run else part, scope) for part, scope in scopes.items())
 
 

@@ -11,7 +11,7 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `table` | definition of an op's output | the folder of the table, instead of job, node and output |
 | `write` | definition, output | as the configuration's |
 | `merge_keys` | definition, output | as the configuration's |
-| `replace_where` | definition, output | the rows that `overwrite` replaces, of an asset without partitions |
+| `replace_where` | definition | the rows that `overwrite` replaces, of an asset without partitions |
 | `unit`, `unit_column`, `on_redo`, `exactly_once` | definition | as the configuration's |
 | `sequence_by` | definition | the columns that order the change events of `cdc` |
 | `delete_when` | definition | a predicate over the rows of `cdc`, true where one deletes its key |
@@ -63,7 +63,7 @@ UnitKind = OneOf["partition", "run"]
 them, to which other runs add theirs."""
 UNIT_KINDS: tuple[UnitKind, ...] = get_args(UnitKind)
 
-WRITTEN_KEYS = ("write", "merge_keys", "replace_where", "schema_mode", "commit_metadata")
+WRITTEN_KEYS = ("write", "merge_keys", "schema_mode", "commit_metadata")
 """What output metadata may say."""
 PLACE_KEYS = ("partition_expr", "partition_format", "schema", "table")
 """Which rows are where: all that matters for reading."""
@@ -80,6 +80,7 @@ DEFINED_KEYS = (
     "unit_column",
     "on_redo",
     "exactly_once",
+    "replace_where",
     *WRITTEN_KEYS,
 )
 """What definition metadata may say."""
@@ -195,7 +196,7 @@ def parse_settings(
         )
     unit_column = _text(defined, "unit_column")
     ensure_unit_column(write, unit_column)
-    replace_where = _text(said, "replace_where")
+    replace_where = _text(defined, "replace_where")
     if replace_where is not None and write != "overwrite":
         raise InvalidRequestError(
             f"replace_where is for write='overwrite', and here it is {write!r}", remedy="Leave it out, or overwrite"

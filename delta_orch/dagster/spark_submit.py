@@ -13,6 +13,7 @@ from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DagsterRun, asset_units, read_run
 from delta_orch.dagster.scopes import owner_of_write
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.row_guards import RowGuard
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.submitted import (
     SubmittedRun,
@@ -121,11 +122,11 @@ class PipesDeltaSparkClient(dg.PipesClient):
         partition = {"partition": context.partition_key} if context.has_partition_key else None
         about: WriteOptions = {"user_metadata": run.user_metadata(name, partition)}
         attempt = run.attempt(_units(context, run, write))
-        owner, guard = None, None
+        owner, guards = None, tuple[RowGuard, ...]()
         if write.startswith("overwrite"):
-            is_scoped = context.has_partition_key or write == "overwrite_partitions"
-            owner, guard = owner_of_write(target, snapshot_or_none(target), context.asset_key.path, is_scoped=is_scoped)
-        step = Step(name, target, write, attempt=attempt, on_redo=on_redo, guard=guard, owner=owner, options=about)
+            before, key = snapshot_or_none(target), context.asset_key.path
+            owner, guards = owner_of_write(target, before, key, attempt, write, is_scoped=context.has_partition_key)
+        step = Step(name, target, write, attempt=attempt, on_redo=on_redo, guards=guards, owner=owner, options=about)
         with dg.open_pipes_session(
             # Pipes asks the context of an asset for what is deprecated there.
             context=context.op_execution_context,
@@ -197,5 +198,4 @@ def _units(context: dg.AssetExecutionContext, run: DagsterRun, write: str) -> tu
             f"A submitted program commits one partition, but the run covers {len(keys)}",
             remedy="Give the asset BackfillPolicy.multi_run(1)",
         )
-    adds = write in ("append", "merge")
-    return asset_units(context.asset_key.path, run, dict.fromkeys(keys) or None, adds=adds, by_run=False)
+    return asset_units(context.asset_key.path, run, dict.fromkeys(keys) or None, write=write)

@@ -11,6 +11,7 @@ from delta_orch.dagster.metadata import report_metadata
 from delta_orch.dagster.run import asset_units, read_run
 from delta_orch.dagster.scopes import owner_of_write
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.row_guards import RowGuard
 from delta_orch.pipeline.step import Step
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.statements.run import parse_replacement
@@ -31,13 +32,13 @@ def run_statement(text: str, tables: Mapping[str, object], storage_options: Mapp
     statement = parse_replacement(text, tables, storage_options)
     context = _context()
     run, key, table = read_run(context), context.asset_key, statement.table
-    attempt = run.attempt(asset_units(key.path, run, None, adds=False, by_run=False))
-    name, owner, guard = key.to_user_string(), None, None
+    attempt = run.attempt(asset_units(key.path, run, None, write=statement.mode))
+    name, owner, guards = key.to_user_string(), None, tuple[RowGuard, ...]()
     if statement.mode == "overwrite":
-        is_scoped = not statement.is_whole
-        owner, guard = owner_of_write(table, snapshot_or_none(table), key.path, is_scoped=is_scoped)
+        before, is_scoped = snapshot_or_none(table), not statement.is_whole
+        owner, guards = owner_of_write(table, before, key.path, attempt, statement.mode, is_scoped=is_scoped)
     about: WriteOptions = {"user_metadata": run.user_metadata(name)}
-    step = Step(name, table, statement.mode, attempt=attempt, guard=guard, owner=owner, options=about)
+    step = Step(name, table, statement.mode, attempt=attempt, guards=guards, owner=owner, options=about)
     report = step.commit(statement.run)
     context.log.info(report.sentence())
     metadata = report_metadata(report, report.snapshot(), table_name=name, run_id=run.run_id)

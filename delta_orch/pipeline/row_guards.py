@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import ConflictError, InvalidRequestError
 from delta_orch.log.files.txn import UNIT_PREFIXES
 from delta_orch.verbs.unit_files import units_losing_rows
 from delta_orch.verbs.unit_records import LogWalk, RecordedUnit
@@ -26,13 +26,13 @@ class RowGuard:
     Attributes:
         applies: Whether a version of the table may have such rows. If not, the write is not looked at.
         concerns: Whether the guard is about a unit, by its name. The cursor of an incremental step counts as one.
-        refusal: The error for a unit that loses rows by the write; None if it may. The order of a unit that the table
-            has not recorded, or that was taken back, is below 0.
+        refusal: The error for a unit that loses rows by the write; None if it may lose them. The order of
+            a unit that the table has not recorded, or that was taken back, is below 0.
     """
 
     applies: Callable[[TableSnapshot], bool]
     concerns: Callable[[str], bool]
-    refusal: Callable[[RecordedUnit], InvalidRequestError | None]
+    refusal: Callable[[RecordedUnit], InvalidRequestError | ConflictError | None]
 
 
 def ensure_rows_stay(
@@ -45,6 +45,7 @@ def ensure_rows_stay(
 
     Raises:
         InvalidRequestError: One does. The table is unchanged.
+        ConflictError: One does, and running the step again is the remedy. The table is unchanged.
     """
     if staged.read_version is None or not guards:
         return

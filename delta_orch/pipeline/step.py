@@ -92,7 +92,7 @@ class Step:
         options: What a table is to be that the step creates, and what its commits say. No `txn`. With `stage` the step
             ends with a staged write (`StepReport.commit.staged`), for others to publish.
         audits: What must hold before the commit. The rows are staged, looked at, and published or not.
-        guard: Whose rows stay in the table. The write is staged and published then.
+        guards: Whose rows stay in the table. The write is staged and published then.
         expect: Rules for the rows, which are checked while they are written (`verbs.expect`). The quarantine is
             committed before the table.
         quarantine: Where its rows go; None for `DeltaTable.quarantine`.
@@ -116,7 +116,7 @@ class Step:
     engine: EngineChoice = "auto"
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
     audits: tuple[Audit, ...] = ()
-    guard: RowGuard | None = None
+    guards: tuple[RowGuard, ...] = ()
     expect: Expectations | None = None
     quarantine: DeltaTable | None = None
     owner: str | None = None
@@ -474,7 +474,7 @@ class Step:
 
     def _guards_of(self, before: TableSnapshot | None, work: Work) -> list[RowGuard]:
         """Whose rows this write must leave in the table."""
-        guards = [] if self.guard is None else [self.guard]
+        guards = list(self.guards)
         if self.owner is not None and self._replaces and work.taken_back is None:
             units = () if self.attempt is None else self.attempt.units
             own = (*work.consumers, *dict.fromkeys(f"{unit.writer}:" for unit in units))

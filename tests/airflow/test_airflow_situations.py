@@ -102,6 +102,23 @@ def test_work_that_found_nothing_emits_no_event(tmp_path: Path, clock: list[int]
     assert (report["outcome"], quiet.outlets) == ("nothing new", [])
 
 
+def test_two_tasks_of_one_run_are_not_one_unit(tmp_path: Path, clock: list[int]) -> None:
+    """Two tasks with the same `writer`: the second would replace the rows of the first. A clear hands them over."""
+    one = Instance(clock)
+
+    def make(name: str) -> Callable[[], Any]:
+        return lambda: DeltaWriteOperator(
+            task_id=name, table_uri=tmp_path / "t", writer="d.load", python_callable=lambda: rows(name)
+        )
+
+    one.run(make("a"))
+    one.counts.begin()
+    assert "Tasks a and b write the same unit airflow:d.load:" in one.refused(make("b"), is_clear=False)
+    assert content(tmp_path / "t") == ["a"]
+    assert one.clear(make("b"))["outcome"] == "replaced"
+    assert content(tmp_path / "t") == ["b"]
+
+
 def test_a_dag_that_was_deleted_and_created_again_writes(tmp_path: Path, clock: list[int]) -> None:
     """A9: its runs have the same ids and dates, and count from the start."""
     one = Instance(clock)

@@ -37,6 +37,11 @@ if how == "pipes":
     with open_dagster_pipes() as pipes:
         run.table().append(pa.table({"i": [1, 2], "key": [pipes.partition_key] * 2}), **run.options)
         pipes.report_asset_materialization(metadata={"own": 7})
+elif how.startswith("day "):
+    rows = pa.table({"day": [how[4:]], "i": [1]})
+    if not run.table().exists():
+        run.table().create(rows.schema, partition_by=["day"])
+    run.table().overwrite(rows, partition_overwrite_mode="dynamic", **run.options)
 elif how != "nothing":
     options = {} if how == "forgets" else run.options
     run.table().append(pa.table({"i": [1, 2]}), **options)
@@ -50,7 +55,7 @@ if how == "dies" and not marker.exists():
 class Work:
     """A table, and the runs of an asset that submits the program."""
 
-    def __init__(self, folder: Path, **asset_arguments: Any) -> None:
+    def __init__(self, folder: Path, write: Any = "append", **asset_arguments: Any) -> None:
         self.uri, self.said, self.how = str(folder / "t"), folder / "said", "appends"
         program, submit = folder / "a program.py", folder / "submit"
         program.write_text(PROGRAM)
@@ -65,7 +70,7 @@ class Work:
         def submitted(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
             table = DeltaTableResource(table_uri=self.uri)
             return client.run(
-                context=context, table=table, application=str(program), application_args=[self.how]
+                context=context, table=table, application=str(program), application_args=[self.how], write=write
             ).get_materialize_result()
 
         self.asset = submitted
@@ -104,6 +109,14 @@ def test_the_commit_is_reported(work: Work) -> None:
     # Another run adds its own rows.
     assert work("appends").success
     assert work.num_rows() == 4
+
+
+@pytest.mark.long
+def test_runs_that_replace_the_partitions_of_their_rows_are_units(tmp_path: Path) -> None:
+    work = Work(tmp_path, write="overwrite_partitions")
+    for how in ("day x", "day y", "day x"):
+        assert work(how).success
+    assert sorted(DeltaTable(work.uri).snapshot().scan().to_arrow()["day"].to_pylist()) == ["x", "y"]
 
 
 @pytest.mark.long

@@ -526,22 +526,26 @@ def test_a_zombie_that_ends_after_a_newer_run_is_fenced_off(tmp_path: Path, writ
     assert race.table.snapshot().scan().to_arrow()["run"].to_pylist() == [newer.run_id]
 
 
-def test_a_late_run_that_replaces_the_partitions_of_its_rows_is_fenced_off(tmp_path: Path) -> None:
-    """Without partitions each run is a unit; what they replace has an order all the same."""
-    lake, inner, days = Lake(tmp_path, write="overwrite_partitions"), list[str](), iter("xxy")
+@pytest.mark.parametrize("late_day", ["x", "y"])
+def test_a_late_run_that_replaces_the_partitions_of_its_rows(tmp_path: Path, late_day: str) -> None:
+    """Without partitions, each run is a unit. Late rows neither replace those of a newer run nor are they lost."""
+    lake, newer, attempts = Lake(tmp_path, write="overwrite_partitions"), list[str](), list[int]()
 
     @dg.asset(metadata={"partition_by": ["day"]})
     def events(context: dg.AssetExecutionContext) -> pa.Table:
-        day = next(days)
-        if context.run.tags.get("who") == "outer":
-            inner.append(run([events], lake.instance, lake.io_manager).run_id)
-        return pa.table({"day": [day], "run": [context.run.run_id]})
+        is_late = context.run.tags.get("who") == "late"
+        if is_late:
+            attempts.append(context.retry_number)
+        if is_late and not newer:
+            newer.append(run([events], lake.instance, lake.io_manager).run_id)
+        return pa.table({"day": [late_day if is_late else "x"], "run": [context.run.run_id], "try": [len(attempts)]})
 
-    late = run([events], lake.instance, lake.io_manager, tags={"who": "outer"})
-    assert outcomes(late, "events") == ["fenced"]
-    assert metadata_of(late, "events")["delta/fenced_by"] == inner[0]
-    other = lake.run(events)
-    assert [(row["day"], row["run"]) for row in lake.rows("events")] == [("x", inner[0]), ("y", other.run_id)]
+    late = run([events], lake.instance, lake.io_manager, tags={"who": "late"})
+    assert outcomes(late, "events") == ["written"]
+    # The step runs again where its rows would replace newer ones.
+    assert attempts == ([0, 1] if late_day == "x" else [0])
+    expected = [("x", late.run_id, 2)] if late_day == "x" else [("x", newer[0], 1), ("y", late.run_id, 1)]
+    assert [(row["day"], row["run"], row["try"]) for row in lake.rows("events")] == expected
 
 
 # What a unit is
@@ -564,6 +568,16 @@ def test_a_predicate_says_which_rows_are_replaced(tmp_path: Path) -> None:
     assert [(row["region"], row["v"]) for row in lake.rows("s", "t")] == [("north", 3), ("south", 2)]
     # Each has a scope of its own.
     assert "would replace rows that dagster:south/t:" in str(lake.fails(asset("other", "south")))
+
+
+def test_a_predicate_is_no_matter_of_one_run(tmp_path: Path) -> None:
+    """The unit is the asset: a late run with another predicate would be fenced off, and its rows would be missing."""
+
+    @dg.asset
+    def t(context: dg.AssetExecutionContext) -> dg.Output[pa.Table]:
+        return dg.Output(pa.table({"day": ["1"]}), metadata={"replace_where": "day = '1'"})
+
+    assert "'replace_where' belongs to the definition" in str(Lake(tmp_path).fails(t))
 
 
 def test_units_do_not_depend_on_the_code_location(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
