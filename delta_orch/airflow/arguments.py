@@ -11,36 +11,13 @@ from delta_orch.airflow.connection import secret_settings
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.versions import mask_secret
 from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.pipeline.write_settings import refuse_old_names
 from delta_orch.redaction import kept
 
 _LOCATED = ("table_uri", "source", "target", "tables", "reference", "staged", "respect_consumers", "quarantine")
 """Arguments that name tables."""
 _LISTS = ("merge_keys", "zorder_by")
 """Templated arguments that are lists of columns."""
-
-
-OLD_NAMES = {
-    "mode": "write",
-    "partition_overwrite_mode": "write='overwrite_partitions'",
-    "keys": "merge_keys",
-    "table_properties": "properties",
-    "checks": "audit",
-    "idempotency": "on_redo='keep' for what 'partition' was, and exactly_once=False for what 'off' was",
-    "delete_marker": "delete_when='gone', a predicate, and except_columns=['gone']",
-    "adds": "write='append' or write='overwrite'",
-}
-"""Old name of an argument → what takes its place."""
-
-
-def ensure_names(arguments: Mapping[str, object]) -> None:
-    """Raises InvalidRequestError: An argument has its old name."""
-    for name in OLD_NAMES.keys() & arguments.keys():
-        raise InvalidRequestError(
-            f"A task has the argument {name}",
-            cause="It has another name now",
-            remedy=f"Write {OLD_NAMES[name]}",
-            argument=name,
-        )
 
 
 def ensure_switches(**switches: object) -> None:
@@ -62,14 +39,8 @@ def ensure_choice(name: str, value: object, allowed: Sequence[object]) -> None:
 
 
 def ensure_write(write: object, allowed: Sequence[object]) -> None:
-    """Raises InvalidRequestError: `write` is not among the allowed ones, or has its old name."""
-    if write == "scd2":
-        raise InvalidRequestError(
-            "There is no write='scd2'",
-            cause="It is called write='cdc' with scd=2 now, and takes late rows, too",
-            remedy="Pass write='cdc', scd=2, and sequence_by as before",
-            argument="write",
-        )
+    """Raises InvalidRequestError: `write` is not among the allowed ones, or is from an earlier release."""
+    refuse_old_names([write])
     ensure_choice("write", write, allowed)
 
 

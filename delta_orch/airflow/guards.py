@@ -1,9 +1,10 @@
-"""Rows that a task must not replace: of tasks beside it in its run, of newer runs, and of other DAGs."""
+"""What a task must leave as it is: rows of tasks beside it in its run, of newer runs and of other DAGs, and tables that
+a newer run has replaced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,17 @@ from delta_orch.airflow.locations import is_same_table, is_template, location_te
 from delta_orch.airflow.run_context import TaskRun, UnitName
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.commit_reader import user_metadata_of
-from delta_orch.log.files.txn import is_unit_name
+from delta_orch.log.files.txn import TxnId, is_unit_name
+from delta_orch.pipeline.row_guards import RowGuard
+from delta_orch.pipeline.target_table import snapshot_or_none
+from delta_orch.pipeline.unit import find_txn_commit, recorded_order
 from delta_orch.verbs.unit_records import REPLACING
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_orch.delta_table import DeltaTable
-    from delta_orch.pipeline.row_guards import RowGuard
+    from delta_orch.pipeline.step import Step
     from delta_orch.verbs.unit_records import RecordedUnit
 
 _CLEARED = (None, "removed", "skipped")
@@ -157,26 +161,51 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(part)
 
 
-def row_guard(
-    tasks: OtherTasks,
-    table: DeltaTable,
-    writer: str,
-    *,
-    replaces: bool,
-    whole: bool,
-) -> RowGuard:
-    """Whose rows a write of a task leaves in the table.
+def after_overwrites(tasks: OtherTasks, step: Step, table_uri: object) -> Step:
+    """The step, fenced by the whole-table overwrites that its task waits for: a late run changes nothing in a table
+    that a newer run has replaced."""
+    if step.attempt is None:
+        return step
+    writers = tasks.ordered_before(table_uri)
+    return replace(step, fences=tuple(_interval_order(tasks.run, step.table, one) for one in writers))
+
+
+def in_interval_order(tasks: OtherTasks, step: Step) -> Step:
+    """The step, which replaces the whole table, ordered by data interval among all runs of its task."""
+    if step.attempt is None:
+        return step
+    return replace(step, fences=(_interval_order(tasks.run, step.table, step.attempt.units[0].writer),))
+
+
+def _interval_order(run: TaskRun, table: DeltaTable, writer: str) -> TxnId:
+    """The place of a run among those of a writer that replace the whole table (`TaskRun.interval_order`). A manual run
+    has no place in the schedule, so a run of the schedule that is cleared takes its place."""
+    own = run.interval_order(writer)
+    before = snapshot_or_none(table)
+    recorded = None if before is None else recorded_order(before, own.app_id)
+    if before is None or recorded is None or recorded <= own.version:
+        return own
+    is_redo = recorded_order(before, f"{writer}:{run.part}") is not None
+    commit = find_txn_commit(table, own.app_id, recorded)
+    metadata = {} if commit is None else user_metadata_of(commit.commit_info)
+    is_off_schedule = metadata.get("run_type") == "manual" and (
+        metadata.get("data_interval") is None or run.run_type != "manual"
+    )
+    return replace(own, version=recorded) if is_redo and is_off_schedule else own
+
+
+def leaves_rows(tasks: OtherTasks, step: Step, *, replaces: bool, whole: bool) -> Step:
+    """The step, which fails before its commit if it would remove rows that are not its own to remove.
 
     Args:
         tasks: Beside the one that writes.
-        table: The table that is written.
-        writer: Who writes.
+        step: Its write.
         replaces: It puts rows in the place of others; a delete only takes them away, whoever wrote them.
         whole: It replaces every row: its runs have an order of their own.
     """
-    from delta_orch.pipeline.row_guards import RowGuard
-
-    run = tasks.run
+    if step.attempt is None:
+        return step
+    run, table, writer = tasks.run, step.table, step.attempt.units[0].writer
     own = UnitName.of(f"{writer}:{run.part}")
     assert own is not None
 
@@ -198,7 +227,7 @@ def row_guard(
             return _beside(tasks, unit, own)
         return _newer(tasks, unit, recorded)
 
-    return RowGuard(lambda _: True, concerns, refusal)
+    return replace(step, guards=(RowGuard(lambda _: True, concerns, refusal),))
 
 
 def _beside(tasks: OtherTasks, unit: UnitName, own: UnitName) -> InvalidRequestError | None:

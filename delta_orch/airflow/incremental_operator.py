@@ -14,7 +14,7 @@ from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
 from delta_orch.arrival.file_source import FileSource
 from delta_orch.pipeline.file_reader import FileBatch
 from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
-from delta_orch.pipeline.incremental_step import IncrementalStep
+from delta_orch.pipeline.incremental_step import IncrementalStep, default_write, ensure_incremental
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import find_txn_commit
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.pipeline.incremental import Bootstrap, IncrementalReader, OnRecreated
     from delta_orch.pipeline.incremental_step import Batch
-    from delta_orch.verbs.change_events import Envelope
 
 WRITES = ("append", "merge", "cdc", "overwrite_partitions", "overwrite_changed")
 FILE_WRITES = ("append", "merge", "cdc", "overwrite")
@@ -102,14 +101,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         target: TableLocation,
         python_callable: UserFunction | None = None,
         write: str | None = None,
-        merge_keys: Sequence[str] | None = None,
-        sequence_by: str | Sequence[str] | None = None,
-        delete_when: str | None = None,
-        except_columns: Sequence[str] | None = None,
-        scd: int | None = None,
-        full_snapshot: bool = False,
-        envelope: Envelope | None = None,
-        tombstone_retention: str | None = None,
         max_versions: int | None = None,
         bootstrap: str = "snapshot",
         on_recreated: str = "error",
@@ -117,42 +108,28 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         full_refresh: bool | str | None = None,
         **kwargs: OperatorArgument,
     ) -> None:
-        super().__init__(table_uri=target, python_callable=python_callable, **kwargs)
+        is_of_files = isinstance(source, FileSource)
+        ensure_write(write, (None, *(FILE_WRITES if is_of_files else WRITES)))
+        super().__init__(table_uri=target, python_callable=python_callable, write=write, **kwargs)
         self.source: object = source
         if isinstance(source, Mapping):
             self.source = {name: checked_location(one) for name, one in source.items()}
         elif not isinstance(source, FileSource):
             self.source = checked_location(source)
-        self.write = write
-        self.merge_keys = merge_keys
         self.max_versions = max_versions
         self.bootstrap = bootstrap
         self.on_recreated = on_recreated
         self.consumer = consumer
         self.full_refresh = full_refresh
-        is_of_files = isinstance(source, FileSource)
-        ensure_write(write, (None, *(FILE_WRITES if is_of_files else WRITES)))
         ensure_choice("bootstrap", bootstrap, ("snapshot", "changes", "error"))
         ensure_choice("on_recreated", on_recreated, ("error", "bootstrap"))
         ensure_choice("schema_mode", self.schema_mode, (None, "merge"))
-        if write == "append" and on_recreated == "bootstrap":
-            raise self.refusal(
-                "has write='append' and on_recreated='bootstrap'",
-                cause="The rows of the source that was dropped stay, and those of the new one would be added to them",
-                remedy="Leave on_recreated out, and run the task once with full_refresh=True when that happens",
-            )
-        if max_versions is not None and max_versions < 1:
-            raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
-        changes = {
-            "sequence_by": sequence_by,
-            "delete_when": delete_when,
-            "except_columns": except_columns,
-            "scd": scd,
-            "full_snapshot": full_snapshot,
-            "envelope": envelope,
-            "tombstone_retention": tombstone_retention,
-        }
-        self.ensure_mode(write, changes)
+        ensure_incremental(
+            write,
+            len(source) if isinstance(source, Mapping) else 1,
+            on_recreated=on_recreated,
+            max_versions=max_versions,
+        )
         if not is_template(full_refresh):
             self._refreshes({})
         if is_of_files:
@@ -163,18 +140,13 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 "on_recreated": on_recreated != "error",
                 "consumer": consumer is not None,
             }
-            if given := [name for name, is_given in table_arguments.items() if is_given]:
-                raise self.refusal(f"has {given[0]}, which is about a table, and its source has files")
+            if unused := [name for name, is_set in table_arguments.items() if is_set]:
+                raise self.refusal(f"has {unused[0]}, which is about a table, and its source has files")
             return
         if python_callable is None:
             raise self.refusal("has no python_callable", remedy="Pass a function: (batch, …) -> rows")
         if self.source == {}:
             raise self.refusal("has no source")
-        if isinstance(self.source, dict) and len(self.source) > 1 and write in (None, "overwrite_changed"):
-            raise self.refusal(
-                "has several sources, and replaces the partitions that changed, which are those of one source",
-                remedy="Pass write='merge' or write='overwrite_partitions'",
-            )
         sources = list(self.source.values()) if isinstance(self.source, dict) else [self.source]
         self.reads_from(*(source.values() if isinstance(source, Mapping) else [source]))
         if any(is_same_table(self.table_uri, one) for one in sources):
@@ -185,7 +157,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         if isinstance(self.source, FileSource):
             return self._load_files(context, run, table, self.source, refreshes)
         readers = self._readers(table)
-        mode = cast("Mode", self.write or self._default_write(readers, table))
+        source = next(iter(readers.values())).source
+        mode = cast("Mode", self.write or default_write(f"Task {self.task_id}", source, table, self.partition_by))
         before = snapshot_or_none(table)
         if self.consumer is None and before is not None:
             for reader in readers.values():
@@ -300,20 +273,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 f"has full_refresh={choice!r}", remedy="Pass True or False, or a template that renders to one of them"
             )
         return answer
-
-    def _default_write(self, readers: Mapping[str, IncrementalReader], table: DeltaTable) -> str:
-        (reader,) = readers.values()
-        before = snapshot_or_none(table)
-        target = tuple(self.partition_by or ()) if before is None else before.partition_columns
-        source = reader.source.snapshot().partition_columns
-        if source and [name.lower() for name in source] == [name.lower() for name in target]:
-            return "overwrite_changed"
-        raise self.refusal(
-            "does not say how it writes",
-            cause=f"The source is partitioned by {', '.join(source) or 'nothing'}, the target by "
-            f"{', '.join(target) or 'nothing'}; only alike ones have a default (overwrite_changed)",
-            remedy=f"Pass write= one of {', '.join(WRITES)}; or give a new target partition_by={list(source) or ['…']}",
-        )
 
     def _first_version(self, run: TaskRun, table: DeltaTable, last: int, before: TableSnapshot | None) -> int:
         """The first of the commits of this attempt, and of those before it that it goes on from."""

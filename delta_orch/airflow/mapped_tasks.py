@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
-from delta_orch.airflow.arguments import ensure_locations, ensure_names
+from delta_orch.airflow.arguments import ensure_locations
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.run_context import mapped_name
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.write_settings import OLD_ARGUMENTS, refuse_old_names
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -55,7 +56,7 @@ def ensure_mapped(kind: type, common: Mapping[str, Any], over: object) -> None:
     listed = list(_listed(over))
     for arguments in (common, *listed):
         if not issubclass(kind, BaseSensorOperator):  # A sensor's mode is Airflow's.
-            ensure_names(arguments)
+            refuse_old_names(arguments, OLD_ARGUMENTS)
         ensure_locations(arguments)
     is_named = any(arguments.get("identity") is not None for arguments in (common, *listed))
     is_named |= isinstance(over, Mapping) and "identity" in over

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_predicate, ensure_switches
-from delta_orch.airflow.guards import OtherTasks, row_guard
+from delta_orch.airflow.guards import OtherTasks, after_overwrites, leaves_rows
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.step_operator import ENGINES
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
-from delta_orch.airflow.write_operator import DeltaWriteOperator, after_overwrites
+from delta_orch.airflow.write_operator import DeltaWriteOperator
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -85,10 +85,8 @@ class DeltaMergeOperator(DeltaWriteOperator):
         step = after_overwrites(tasks, self.unit_step(context, run, table, "merge_clauses"), self.table_uri)
         if self.stage:
             step = replace(step, options={**step.options, "stage": True})
-        if step.attempt is not None and any("delete" in name for clause in self.clauses for name in clause):
-            writer = step.attempt.units[0].writer
-            guard = row_guard(tasks, table, writer, replaces=False, whole=False)
-            step = replace(step, guards=(guard,))
+        if any("delete" in name for clause in self.clauses for name in clause):
+            step = leaves_rows(tasks, step, replaces=False, whole=False)
         with self.lazy_session(run) as session:
 
             def merge(options: CommitOptions) -> CommitResult:
@@ -202,10 +200,7 @@ class DeltaDeleteOperator(DeltaUnitOperator):
         step = replace(self.unit_step(context, run, table, "delete"), where=self.where)
         if not self.all_rows:
             step = after_overwrites(tasks, step, self.table_uri)
-        if step.attempt is not None:
-            writer = step.attempt.units[0].writer
-            guard = row_guard(tasks, table, writer, replaces=False, whole=self.all_rows)
-            step = replace(step, guards=(guard,))
+        step = leaves_rows(tasks, step, replaces=False, whole=self.all_rows)
         return self.xcom_and_log(step.commit(lambda options: table.delete(self.where, engine=self._engine, **options)))
 
     @property

@@ -16,6 +16,7 @@ from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.versions import determine_kwargs
 from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.write_settings import ensure_merge_keys, ensure_unit_column
 from delta_orch.verbs.change_events import Changes, parse_changes
 from delta_orch.verbs.expect import Expectations
 
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
+    from delta_orch.verbs.change_events import Envelope
 
 ENGINES = ("auto", "spark", "local")
 SCHEMA_MODES = (None, "merge", "overwrite")
-UNIT_COLUMN_MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_changed", "error", "ignore")
 UserFunction = Callable[..., object]
 OpenSession = Callable[[], "SparkSession | None"]
 
@@ -48,8 +49,8 @@ class DeltaStepOperator(DeltaUnitOperator):
     )
     template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 (Airflow's class attribute)
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
-    merge_keys: Sequence[str] | None = None
     changes: Changes | None = None
+    """How the rows are change events, with `write="cdc"`."""
 
     def __init__(
         self,
@@ -57,6 +58,15 @@ class DeltaStepOperator(DeltaUnitOperator):
         python_callable: UserFunction | None = None,
         op_args: Collection[OperatorArgument] | None = None,
         op_kwargs: Mapping[str, OperatorArgument] | None = None,
+        write: str | None,
+        merge_keys: Sequence[str] | None = None,
+        sequence_by: str | Sequence[str] | None = None,
+        delete_when: str | None = None,
+        except_columns: Sequence[str] | None = None,
+        scd: int | None = None,
+        full_snapshot: bool = False,
+        envelope: Envelope | None = None,
+        tombstone_retention: str | None = None,
         partition_by: Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
         unit_column: str | None = None,
@@ -73,6 +83,8 @@ class DeltaStepOperator(DeltaUnitOperator):
         self.python_callable = python_callable
         self.op_args = op_args or ()
         self.op_kwargs = op_kwargs or {}
+        self.write = write
+        self.merge_keys = merge_keys
         self.partition_by = partition_by
         self.properties = properties
         self.unit_column = unit_column
@@ -85,6 +97,24 @@ class DeltaStepOperator(DeltaUnitOperator):
         self.spark_conn_id = spark_conn_id
         if not (is_output(op_args) or is_output(op_kwargs)):
             self._ensure_taken(python_callable)
+        ensure_list("merge_keys", merge_keys)
+        ensure_merge_keys(write, merge_keys)
+        ensure_unit_column(write, unit_column)
+        ensure_switches(full_snapshot=full_snapshot)
+        self.changes = parse_changes(
+            write,
+            {
+                "sequence_by": sequence_by,
+                "delete_when": delete_when,
+                "except_columns": except_columns,
+                "scd": scd,
+                "full_snapshot": full_snapshot,
+                "envelope": envelope,
+                "tombstone_retention": tombstone_retention,
+            },
+        )
+        if self.changes is not None and schema_mode is not None:
+            raise self.refusal("has write='cdc' and schema_mode: change events have the columns of the table")
         ensure_choice("engine", engine, ENGINES)
         ensure_choice("schema_mode", schema_mode, SCHEMA_MODES)
         ensure_list("partition_by", partition_by)
@@ -100,26 +130,6 @@ class DeltaStepOperator(DeltaUnitOperator):
             raise self.refusal("has spark_conn_id, and a master or server in spark_conf")
         if unit_column is not None and not self.exactly_once:
             raise self.refusal("has unit_column, which exactly_once=False does not fill")
-
-    def ensure_mode(self, write: str | None, changes: Mapping[str, object]) -> None:
-        """Refuse arguments that other modes use.
-
-        Args:
-            changes: What is said of change events, by the names of arguments.
-        """
-        ensure_list("merge_keys", self.merge_keys)
-        ensure_switches(full_snapshot=changes["full_snapshot"])
-        if (write in ("merge", "cdc")) != bool(self.merge_keys):
-            raise self.refusal("takes a list of columns as merge_keys with write='merge' or 'cdc', and only then")
-        self.changes = parse_changes(write, changes)
-        if self.changes is not None and self.schema_mode is not None:
-            raise self.refusal("has write='cdc' and schema_mode: change events have the columns of the table")
-        if self.unit_column is not None and write is not None and write not in UNIT_COLUMN_MODES:
-            raise self.refusal(
-                f"has unit_column, which write={write!r} does not fill",
-                cause="A merge updates rows that other units wrote",
-                remedy=f"Leave it out, or write by {', '.join(UNIT_COLUMN_MODES)}",
-            )
 
     def step(self, context: Context, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
         """The write of this attempt."""

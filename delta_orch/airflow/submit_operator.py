@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_list
-from delta_orch.airflow.guards import OtherTasks, row_guard
+from delta_orch.airflow.guards import OtherTasks, leaves_rows
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
@@ -97,11 +96,9 @@ class DeltaSparkSubmitOperator(DeltaUnitOperator):
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         step = self.unit_step(context, run, table, cast("Mode", self.write))
-        if self.write.startswith("overwrite") and step.attempt is not None:
+        if self.write.startswith("overwrite"):
             # The script decides which rows it replaces.
-            writer = step.attempt.units[0].writer
-            guard = row_guard(OtherTasks(context, run), table, writer, replaces=True, whole=False)
-            step = replace(step, guards=(guard,))
+            step = leaves_rows(OtherTasks(context, run), step, replaces=True, whole=False)
         return self.xcom_and_log(carry_out(step, lambda options: self._submit(SubmittedRun.of(table.uri, options))))
 
     def on_kill(self) -> None:

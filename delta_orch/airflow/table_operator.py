@@ -14,7 +14,7 @@ from urllib.parse import quote
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.asset import AssetRef
 
-from delta_orch.airflow.arguments import RenderedArguments, ensure_names, ensure_switches
+from delta_orch.airflow.arguments import RenderedArguments, ensure_switches
 from delta_orch.airflow.assets import create_asset, declared_asset, outlet_for
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.lineage import Outcome, lineage_of
@@ -24,6 +24,7 @@ from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.airflow.versions import AirflowException, AirflowFailException, AirflowTaskTimeout
 from delta_orch.errors import DeltaError, InvalidRequestError, VersionNotFoundError
+from delta_orch.pipeline.write_settings import OLD_ARGUMENTS, refuse_old_names
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -149,7 +150,7 @@ class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # t
         emit_when_unchanged: bool = False,
         **kwargs: OperatorArgument,
     ) -> None:
-        ensure_names(kwargs)
+        refuse_old_names(kwargs, OLD_ARGUMENTS)
         super().__init__(**kwargs)
         ensure_switches(emit_when_unchanged=emit_when_unchanged)
         self.table_uri = checked_location(table_uri)

@@ -7,15 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.arguments import ensure_locations, ensure_predicate, ensure_switches, ensure_write
-from delta_orch.airflow.guards import OtherTasks, row_guard
+from delta_orch.airflow.guards import OtherTasks, after_overwrites, in_interval_order, leaves_rows
 from delta_orch.airflow.hook import pinned_versions
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
-from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.pipeline.step import Mode, Step
-from delta_orch.pipeline.target_table import snapshot_or_none
-from delta_orch.pipeline.unit import find_txn_commit, recorded_order
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.engines.base import Engine
-    from delta_orch.log.files.txn import TxnId
-    from delta_orch.verbs.change_events import Envelope
 
 WRITES = ("append", "merge", "cdc", "overwrite", "overwrite_partitions", "error", "ignore")
 
@@ -108,46 +103,26 @@ class DeltaWriteOperator(DeltaStepOperator):
         sql: str | None = None,
         tables: Mapping[str, TableReference] | None = None,
         replace_where: str | None = None,
-        merge_keys: Sequence[str] | None = None,
-        sequence_by: str | Sequence[str] | None = None,
-        delete_when: str | None = None,
-        except_columns: Sequence[str] | None = None,
-        scd: int | None = None,
-        full_snapshot: bool = False,
-        envelope: Envelope | None = None,
-        tombstone_retention: str | None = None,
         stage: bool = False,
         **kwargs: OperatorArgument,
     ) -> None:
-        super().__init__(**kwargs)
-        self.write = write
+        ensure_write(write, WRITES)
+        super().__init__(write=write, **kwargs)
         self.sql = sql
         self.tables = tables
         self.replace_where = replace_where
-        self.merge_keys = merge_keys
         self.stage = stage
         if (self.python_callable is None) == (sql is None):
             raise self.refusal("takes python_callable or sql, exactly one of them")
-        ensure_write(write, WRITES)
         ensure_switches(stage=stage)
         ensure_predicate(replace_where)
         ensure_locations({"tables": tables})
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
-        changes = {
-            "sequence_by": sequence_by,
-            "delete_when": delete_when,
-            "except_columns": except_columns,
-            "scd": scd,
-            "full_snapshot": full_snapshot,
-            "envelope": envelope,
-            "tombstone_retention": tombstone_retention,
-        }
-        self.ensure_mode(write, changes)
         if write != "overwrite" and replace_where is not None:
             raise self.refusal(f"has replace_where, which write={write!r} does not use")
         if self.schema_mode == "overwrite" and not self._is_whole:
             raise self.refusal("has schema_mode='overwrite', which needs write='overwrite' of the whole table")
-        if full_snapshot and stage:
+        if self.changes is not None and self.changes.full_snapshot and stage:
             raise self.refusal("has full_snapshot, which deletes keys that others add before the rows are published")
 
     @property
@@ -164,19 +139,13 @@ class DeltaWriteOperator(DeltaStepOperator):
 
     def guarded(self, tasks: OtherTasks, step: Step) -> Step:
         """The step, which loses no rows of others, and no newer ones."""
-        if step.mode.startswith("overwrite"):
-            step = replace(step, where=self.replace_where)
-        if step.attempt is None:
-            return step
-        writer = step.attempt.units[0].writer
         if not self._is_whole:
             step = after_overwrites(tasks, step, self.table_uri)
+        elif self.stage or not tasks.is_read_later(self.table_uri):
+            step = in_interval_order(tasks, step)
         if not step.mode.startswith("overwrite"):
             return step
-        guard = row_guard(tasks, step.table, writer, replaces=True, whole=self._is_whole)
-        if self._is_whole and (self.stage or not tasks.is_read_later(self.table_uri)):
-            step = replace(step, fences=(interval_order(tasks.run, step.table, writer),))
-        return replace(step, guards=(guard,))
+        return leaves_rows(tasks, replace(step, where=self.replace_where), replaces=True, whole=self._is_whole)
 
     def rows(self, context: Context, spark: SparkSession | None) -> object:
         """What is to be written."""
@@ -202,29 +171,3 @@ class DeltaWriteOperator(DeltaStepOperator):
         from delta_orch.engines.select import spark_engine
 
         return LocalEngine() if spark is None else spark_engine(spark)
-
-
-def after_overwrites(tasks: OtherTasks, step: Step, table_uri: object) -> Step:
-    """A step that changes nothing in a table that a newer run has replaced: it has the order of the overwrites that it
-    waits for."""
-    if step.attempt is None:
-        return step
-    writers = tasks.ordered_before(table_uri)
-    return replace(step, fences=tuple(interval_order(tasks.run, step.table, one) for one in writers))
-
-
-def interval_order(run: TaskRun, table: DeltaTable, writer: str) -> TxnId:
-    """The place of a run among those of a writer that replace the whole table (`TaskRun.interval_order`). A manual run
-    has none in the schedule: the clear of a run of the schedule takes its place."""
-    own = run.interval_order(writer)
-    before = snapshot_or_none(table)
-    recorded = None if before is None else recorded_order(before, own.app_id)
-    if before is None or recorded is None or recorded <= own.version:
-        return own
-    is_redo = recorded_order(before, f"{writer}:{run.part}") is not None
-    commit = find_txn_commit(table, own.app_id, recorded)
-    metadata = {} if commit is None else user_metadata_of(commit.commit_info)
-    is_off_schedule = metadata.get("run_type") == "manual" and (
-        metadata.get("data_interval") is None or run.run_type != "manual"
-    )
-    return replace(own, version=recorded) if is_redo and is_off_schedule else own

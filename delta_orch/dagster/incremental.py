@@ -39,11 +39,8 @@ from delta_orch.dagster.outputs import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, asset_units, read_run, retry_conflicts
 from delta_orch.dagster.settings import (
-    BY_KEYS,
     DEFINED_KEYS,
     PLACE_KEYS,
-    ensure_unit_column,
-    refuse_old_names,
     refuse_slips,
 )
 from delta_orch.delta_table import DeltaTable
@@ -55,12 +52,12 @@ from delta_orch.pipeline.incremental import (
     IncrementalReader,
     OnRecreated,
     default_consumer,
-    ensure_max_versions,
 )
-from delta_orch.pipeline.incremental_step import Batch, IncrementalStep
+from delta_orch.pipeline.incremental_step import Batch, IncrementalStep, default_write, ensure_incremental
+from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo
+from delta_orch.pipeline.write_settings import ensure_merge_keys, ensure_unit_column, refuse_old_names
 from delta_orch.table.schema_evolution import parse_schema_mode
 from delta_orch.verbs.change_events import SETTINGS as CHANGE_SETTINGS
 from delta_orch.verbs.change_events import Changes, Envelope, parse_changes
@@ -169,12 +166,13 @@ class Reading:
         table = table_of(context, out.table)
         readers = self.readers(context, table, out.unit_column)
         first = next(iter(readers.values()))
+        write: Mode = out.write or "append"
         if out.write is None and isinstance(first, IncrementalReader):
-            _ensure_shared_partitions(table, out, first.source)
+            write = default_write(key.to_user_string(), first.source, table, out.partition_by)
         step = IncrementalStep(
             key.to_user_string(),
             table,
-            out.write or ("append" if isinstance(first, FileReader) else "overwrite_changed"),
+            write,
             merge_keys=tuple(out.merge_keys or ()),
             changes=changes_of(out),
             schema_mode=parse_schema_mode(out.schema_mode),
@@ -527,23 +525,11 @@ def ensure_sound(reading: Reading, out: DeltaOut, asset_arguments: Mapping[str, 
     write = out.write
     refuse_old_names([*asset_arguments, write or ""])
     Expectations.of(out.expect, out.max_quarantined)
-    ensure_max_versions(reading.max_versions)
     if write is not None and write not in WRITES:
         raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(WRITES)}")
-    if (write in BY_KEYS) != bool(out.merge_keys) or isinstance(out.merge_keys, str):
-        raise InvalidRequestError(
-            "write='merge' or 'cdc' and merge_keys go together",
-            remedy="Name the columns that identify a row, as a list, and pass write='merge' or 'cdc'",
-        )
+    ensure_merge_keys(write, out.merge_keys)
     changes_of(out)
     ensure_unit_column(write, out.unit_column)
-    if write == "append" and reading.on_recreated == "bootstrap":
-        raise InvalidRequestError(
-            "write='append' cannot start again when a source is recreated",
-            cause="All rows of the new source would be added to those that came from the old one",
-            remedy="Leave on_recreated='error'. When a source was recreated, launch a run with full_refresh: true, "
-            "which replaces the rows of the old one",
-        )
     parse_schema_mode(out.schema_mode)
     split_options({"partition_by": out.partition_by, "properties": out.properties})
     ensure_no_settings(asset_arguments.get("metadata"))
@@ -552,12 +538,7 @@ def ensure_sound(reading: Reading, out: DeltaOut, asset_arguments: Mapping[str, 
             raise InvalidRequestError(f"An incremental asset takes no {name}", cause=reason, remedy=f"Leave {name} out")
     if not sources or ("" in sources and len(sources) > 1):
         raise InvalidRequestError("incremental_from names no source", remedy="Give every source a name")
-    if write in (None, "overwrite_changed") and len(sources) > 1:
-        raise InvalidRequestError(
-            "write='overwrite_changed' is about the partitions of one source",
-            cause="It is the default" if write is None else None,
-            remedy="Pass write='merge', or 'overwrite_partitions' with the partitions recomputed from all sources",
-        )
+    ensure_incremental(write, len(sources), on_recreated=reading.on_recreated, max_versions=reading.max_versions)
     is_of_files = any(isinstance(source, FileSource) for source in sources.values())
     if is_of_files and (len(sources) > 1 or write not in (None, *FILE_WRITES)):
         raise InvalidRequestError(
@@ -605,22 +586,6 @@ def _is_same_place(one: TableOrKey, other: TableOrKey) -> bool:
         return all(variables) and one.table_uri == other.table_uri
     first, second = (resource.table().uri.rstrip("/").split("/") for resource in (one, other))
     return shares_folder(first, second)
-
-
-def _ensure_shared_partitions(table: DeltaTable, out: DeltaOut, source: DeltaTable) -> None:
-    before, read = snapshot_or_none(table), snapshot_or_none(source)
-    if read is None:
-        return  # The reader says so.
-    own, theirs = (out.partition_by or ()) if before is None else before.partition_columns, read.partition_columns
-    if theirs and {name.lower() for name in theirs} <= {name.lower() for name in own}:
-        return
-    raise InvalidRequestError(
-        f"Nothing says which rows of {table.uri} the changes of {source.uri} replace",
-        cause=f"By default they replace the changed partitions, but the source is partitioned by "
-        f"{', '.join(theirs) or 'nothing'} and the table by {', '.join(own) or 'nothing'}",
-        remedy="Pass write='append', 'merge', 'overwrite' or 'overwrite_partitions'; or give both tables the same "
-        "partition columns (partition_by)",
-    )
 
 
 def table_of(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:

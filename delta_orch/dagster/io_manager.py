@@ -41,7 +41,6 @@ from delta_orch.dagster.run import (
 )
 from delta_orch.dagster.scopes import owner_of_write
 from delta_orch.dagster.settings import (
-    BY_KEYS,
     DEFINED_KEYS,
     PLACE_KEYS,
     UNIT_KINDS,
@@ -51,7 +50,6 @@ from delta_orch.dagster.settings import (
     parse_settings,
     parse_write,
     plain_metadata,
-    refuse_old_names,
     refuse_slips,
 )
 from delta_orch.delta_table import DeltaTable
@@ -64,6 +62,7 @@ from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.table_owner import OPS
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
 from delta_orch.pipeline.unit import ON_REDO, Attempt
+from delta_orch.pipeline.write_settings import BY_KEYS, refuse_old_names
 from delta_orch.protocol.types import StructType
 from delta_orch.writing.target import split_options
 

@@ -44,6 +44,7 @@ import dagster as dg
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.pipeline.unit import ON_REDO, OnRedo
+from delta_orch.pipeline.write_settings import BY_KEYS, ensure_unit_column, refuse_old_names
 from delta_orch.table.schema_evolution import parse_schema_mode
 from delta_orch.verbs.change_events import SETTINGS as CHANGE_SETTINGS
 from delta_orch.verbs.change_events import Changes, parse_changes
@@ -51,9 +52,6 @@ from delta_orch.verbs.expect import Expectations
 
 ManagedWrite = OneOf["overwrite", "overwrite_partitions", "append", "merge", "cdc", "error", "ignore"]
 WRITES: tuple[ManagedWrite, ...] = get_args(ManagedWrite)
-
-BY_KEYS = ("merge", "cdc")
-"""Writes that find rows by `merge_keys`."""
 
 T = TypeVar("T")
 Choice = TypeVar("Choice", bound=str)
@@ -89,24 +87,6 @@ _OF_DEFINITION = set(DEFINED_KEYS) - {*WRITTEN_KEYS, "schema", "table", "unit", 
 INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_timestamp")
 """What the metadata of an input may say."""
 
-OLD_NAMES = {
-    "mode": "write",
-    "table_properties": "properties",
-    "partition_overwrite": "write",
-    "idempotency": "on_redo",
-    "dynamic": "overwrite_partitions",
-    "touched_partitions": "overwrite_changed",
-    "overwrite_touched": "overwrite_changed",
-    "scd2": "cdc",
-    "delete_marker": "delete_when",
-}
-"""Old name of a setting or of a value of `write` → its name."""
-_HINTS = {
-    "partition_overwrite": "Write overwrite_partitions, to replace the partitions that the rows lie in",
-    "scd2": "Write 'cdc' with scd=2, which takes late rows, too. Versions are in order of sequence_by, as before",
-    "delete_marker": "Write delete_when='gone', a predicate, and except_columns=['gone']",
-    "idempotency": "on_redo='keep' is what 'partition' was, and exactly_once=False what 'off' was",
-}
 _WORDS_OF_THEIR_OWN = {
     *("column", "schemas", "tables", "timestamps", "units", "unite", "united", "versions", "writer", "writers"),
     *("audited", "auditor", "replaced", "property", "written"),
@@ -234,16 +214,6 @@ def _changes(write: str, defined: Mapping[str, object]) -> Changes | None:
     return parse_changes(write, said)
 
 
-def ensure_unit_column(write: str | None, unit_column: str | None) -> None:
-    """Raises InvalidRequestError: There is a unit column, and rows are found by their keys."""
-    if unit_column is not None and write in BY_KEYS:
-        raise InvalidRequestError(
-            f"unit_column is not for write={write!r}",
-            cause="A redo merges the rows again, by their keys",
-            remedy="Leave unit_column out",
-        )
-
-
 def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings:
     """The settings of an input.
 
@@ -270,22 +240,6 @@ def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings
         starting_version=_number(given, "starting_version"),
         starting_timestamp=_text(given, "starting_timestamp"),
     )
-
-
-def refuse_old_names(given: Iterable[str]) -> None:
-    """Check that no setting has the name that it had before.
-
-    Raises:
-        InvalidRequestError: One has, and the error names the new one.
-    """
-    for name in given:
-        if name in OLD_NAMES:
-            raise InvalidRequestError(
-                f"There is no setting {name!r}",
-                cause=f"It is called {OLD_NAMES[name]!r} now",
-                remedy=_HINTS.get(name, f"Name it {OLD_NAMES[name]!r}"),
-                key=name,
-            )
 
 
 def _refuse_other_names_of_write(metadata: Mapping[str, object]) -> None:
@@ -337,8 +291,7 @@ def _nearest(name: str, known: Mapping[str, str]) -> str | None:
 
 def parse_write(write: object) -> ManagedWrite:
     """Check what becomes of the rows that are there."""
-    if isinstance(write, str):
-        refuse_old_names([write])
+    refuse_old_names([write])
     if write == "overwrite_changed":
         remedy = f"Use one of {', '.join(WRITES)}; or a @delta_asset"
         raise InvalidRequestError(f"write={write!r} is for incremental steps", remedy=remedy)

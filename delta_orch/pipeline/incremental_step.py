@@ -13,8 +13,8 @@ import pyarrow as pa
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError, RedoNotPossibleError
 from delta_orch.log.files.txn import UNIT_PREFIXES, TxnId, is_unit_name
 from delta_orch.pipeline.file_reader import FileBatch, FileReader
-from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
-from delta_orch.pipeline.step import Step, Work
+from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader, ensure_max_versions
+from delta_orch.pipeline.step import Mode, Step, Work
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.table_owner import INCREMENTAL
 from delta_orch.pipeline.target_table import snapshot_or_none
@@ -28,7 +28,7 @@ from delta_orch.verbs.unit_files import commits_of_unit
 from delta_orch.verbs.unit_records import RecordedUnit, StepRecord
 
 if TYPE_CHECKING:
-    from delta_orch.delta_table import TableSnapshot
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.protocol.types import StructType
 
     Reader = IncrementalReader | FileReader
@@ -36,6 +36,59 @@ if TYPE_CHECKING:
 
 Batch = ChangeBatch | FileBatch
 """What a step makes rows of: changes of a table, or files."""
+
+
+def ensure_incremental(
+    write: str | None, num_sources: int, *, on_recreated: str = "error", max_versions: int | None = None
+) -> None:
+    """Check the settings of an incremental step that both orchestrators have.
+
+    Args:
+        write: How it writes; None for `default_write`.
+
+    Raises:
+        InvalidRequestError: They do not go together.
+    """
+    ensure_max_versions(max_versions)
+    if write == "append" and on_recreated == "bootstrap":
+        raise InvalidRequestError(
+            "write='append' cannot start again when a source is recreated",
+            cause="All rows of the new source would be added to those that came from the old one",
+            remedy="Leave on_recreated='error'. When a source was recreated, run the step once with full_refresh, "
+            "which replaces the rows of the old one",
+        )
+    if write in (None, "overwrite_changed") and num_sources > 1:
+        raise InvalidRequestError(
+            "write='overwrite_changed' is about the partitions of one source",
+            cause="It is the default" if write is None else None,
+            remedy="Pass write='merge', or 'overwrite_partitions' with the partitions recomputed from all sources",
+        )
+
+
+def default_write(name: str, source: DeltaTable, target: DeltaTable, partition_by: Sequence[str] | None) -> Mode:
+    """How an incremental step writes that does not say it: `overwrite_changed`, if the target has the partition columns
+    of the source among its own.
+
+    Args:
+        name: Of the step, for the error.
+        partition_by: The partition columns of the target, if it does not exist yet.
+
+    Raises:
+        InvalidRequestError: The target does not have them, or the source has none.
+    """
+    before, read = snapshot_or_none(target), snapshot_or_none(source)
+    own = tuple(partition_by or ()) if before is None else before.partition_columns
+    theirs = () if read is None else read.partition_columns
+    # A source that does not exist is an error of the reader.
+    if read is None or (theirs and {column.lower() for column in theirs} <= {column.lower() for column in own}):
+        return "overwrite_changed"
+    raise InvalidRequestError(
+        f"{name} does not say how it writes to {target.uri}",
+        cause=f"The default replaces the partitions that changed. The source is partitioned by "
+        f"{', '.join(theirs) or 'nothing'}, the table by {', '.join(own) or 'nothing'}",
+        remedy=f"Pass write='append', 'merge' or 'overwrite_partitions'. Or give both tables the same partition "
+        f"columns: partition_by={list(theirs) or ['…']}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,8 +199,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         ({"write": "cdc", "merge_keys": ["a"]}, "needs sequence_by"),
         ({"write": "cdc", "sequence_by": "a"}, "merge_keys"),
         ({"sequence_by": "a"}, "for write='cdc'"),
-        ({"write": "scd2", "merge_keys": ["a"], "sequence_by": "a"}, "called 'cdc' now"),
-        ({"write": "cdc", "merge_keys": ["a"], "sequence_by": "a", "delete_marker": "b"}, "called 'delete_when' now"),
+        ({"write": "scd2", "merge_keys": ["a"], "sequence_by": "a"}, "Write write='cdc' with scd=2"),
+        ({"write": "cdc", "merge_keys": ["a"], "sequence_by": "a", "delete_marker": "b"}, "Write delete_when='gone'"),
         ({"write": "cdc", "merge_keys": ["a"], "sequence_by": "a", "scd": 3}, "scd is 3"),
         ({"write": "cdc", "merge_keys": ["a"], "sequence_by": "a", "envelope": "avro"}, "no envelope"),
         ({"write": "cdc", "merge_keys": ["a"], "sequence_by": "a", "tombstone_retention": "soon"}, "'soon'"),
@@ -229,7 +229,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     old: Any = {"write": "scd2", "merge_keys": ["a"], "sequence_by": "b"}
     with pytest.raises(InvalidRequestError, match="'cdc'"):
         delta_asset(incremental_from=source, table=DeltaTableResource(table_uri="b"), **old)
-    with pytest.raises(InvalidRequestError, match="'delete_when'"):
+    with pytest.raises(InvalidRequestError, match="Write delete_when"):
         delta_asset(
             incremental_from=source, table=DeltaTableResource(table_uri="b"),
             **{**old, "write": "cdc", "delete_marker": "c"},

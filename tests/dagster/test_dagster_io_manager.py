@@ -597,11 +597,11 @@ def test_names_that_lead_elsewhere_are_refused(lake: Lake, part: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ({"mode": "append"}, "'write'"),
-        ({"table_properties": {}}, "'properties'"),
-        ({"partition_overwrite": "dynamic"}, "Write overwrite_partitions"),
+        ({"mode": "append"}, "Write write"),
+        ({"table_properties": {}}, "Write properties"),
+        ({"partition_overwrite": "dynamic"}, "Write write='overwrite_partitions'"),
         ({"idempotency": "partition"}, "on_redo='keep'"),
-        ({"write": "dynamic"}, "'overwrite_partitions'"),
+        ({"write": "dynamic"}, "write='overwrite_partitions'"),
         ({"write": "overwrite_changed"}, "@delta_asset"),
         ({"code_location": "x"}, "no setting 'code_location'"),
     ],
