@@ -139,8 +139,8 @@ class DeltaCheckOperator(DeltaTableOperator):
         else:
             snapshot = self.hook.snapshot(self.reference)
         problems = [*self._schema(snapshot), *self._state(table, snapshot), *self._rows(snapshot)]
-        if self.python_callable is not None and _plain(found := self.python_callable(snapshot)) is not True:
-            problems.append(f"{getattr(self.python_callable, '__name__', 'the function')} returned {found!r:.100}")
+        if self.python_callable is not None and _plain(answer := self.python_callable(snapshot)) is not True:
+            problems.append(f"{getattr(self.python_callable, '__name__', 'the function')} returned {answer!r:.100}")
         if problems:
             raise ConstraintViolationError(
                 f"Version {snapshot.version} of {table.uri} does not pass: {'; '.join(problems)}",
@@ -190,11 +190,11 @@ class DeltaCheckOperator(DeltaTableOperator):
         return problems
 
 
-def _plain(found: object) -> object:
+def _plain(value: object) -> object:
     """What a scalar of Arrow or NumPy holds; anything else as it is."""
-    module = type(found).__module__.partition(".")[0]
-    read = getattr(found, {"pyarrow": "as_py", "numpy": "tolist"}.get(module, ""), None)
-    return found if read is None else read()
+    module = type(value).__module__.partition(".")[0]
+    read = getattr(value, {"pyarrow": "as_py", "numpy": "tolist"}.get(module, ""), None)
+    return value if read is None else read()
 
 
 def _seconds(age: timedelta | float) -> float:

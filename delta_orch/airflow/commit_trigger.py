@@ -114,11 +114,11 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
         table = await self._table()
         cursor = await self._started(table)
         is_behind = True
-        given: deque[tuple[Look, TailCursor]] = deque()
+        yielded: deque[tuple[Look, TailCursor]] = deque()
         async for look in shared_stream:
             # Only now: an event that Airflow has not kept is told again.
-            while given and given[0][0].is_kept:
-                await self._remember(given.popleft()[1])
+            while yielded and yielded[0][0].is_kept:
+                await self._remember(yielded.popleft()[1])
             is_behind |= look.has_news
             if not is_behind:
                 continue
@@ -131,7 +131,7 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
             if batch is not None:
                 look.has_news = True
                 cursor = batch.cursor
-                given.append((look, cursor))
+                yielded.append((look, cursor))
                 if batch.data_changed:
                     yield TriggerEvent(payload_of(table, batch))
 
@@ -180,8 +180,8 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
         store = self.asset_state_store
         if store is None:
             return None
-        found = await store[AssetNameRef(self.asset_name)].aget(CURSOR_KEY)
-        return None if found is None else str(found)
+        cursor = await store[AssetNameRef(self.asset_name)].aget(CURSOR_KEY)
+        return None if cursor is None else str(cursor)
 
     async def _remember(self, cursor: TailCursor) -> None:
         store = self.asset_state_store

@@ -76,8 +76,8 @@ def secret_settings(settings: object) -> frozenset[str]:
     """The values of settings, or environment variables, that must not be shown, by their names."""
     if not isinstance(settings, Mapping):
         return frozenset()
-    found = (text for name, value in settings.items() for text in _secrets_of(str(name), value))
-    return frozenset(text for text in found if text.lower() not in ("true", "false"))
+    secrets = (text for name, value in settings.items() for text in _secrets_of(str(name), value))
+    return frozenset(text for text in secrets if text.lower() not in ("true", "false"))
 
 
 def _is_secret(name: str) -> bool:
@@ -120,14 +120,14 @@ def _parsed(value: _JSON) -> _JSON:
     return parsed
 
 
-def _parse_object(given: _JSON, what: str) -> dict[str, _JSON]:
+def _parse_object(value: _JSON, what: str) -> dict[str, _JSON]:
     """A JSON object, or the text of one. The error does not quote it: it may hold secrets."""
-    if given is None or given == "":
+    if value is None or value == "":
         return {}
-    parsed: _JSON = given
-    if isinstance(given, str):
+    parsed: _JSON = value
+    if isinstance(value, str):
         try:
-            parsed = json.loads(given)
+            parsed = json.loads(value)
         except ValueError:
             parsed = None
     if not isinstance(parsed, dict):

@@ -105,17 +105,17 @@ class _MappedDecorator(_TaskDecorator):  # type: ignore[misc]
 
 
 def _decorator(
-    kind: type[DeltaStepOperator], function: UserFunction | None, given: dict[str, OperatorArgument]
+    kind: type[DeltaStepOperator], function: UserFunction | None, arguments: dict[str, OperatorArgument]
 ) -> TaskDecorator:
-    if wrong := {"op_args", "op_kwargs"} & given.keys():
+    if wrong := {"op_args", "op_kwargs"} & arguments.keys():
         raise InvalidRequestError(
             f"The decorator has {min(wrong)}", remedy="Give a function's arguments where the task is called"
         )
 
     def decorate(function: UserFunction) -> _MappedDecorator:
         # The XCom describes the commit, so an annotation like `-> dict` on the function must not split it up.
-        is_split = given.get("multiple_outputs", False)
-        kwargs = {name: value for name, value in given.items() if name != "multiple_outputs"}
+        is_split = arguments.get("multiple_outputs", False)
+        kwargs = {name: value for name, value in arguments.items() if name != "multiple_outputs"}
         return _MappedDecorator(function=function, operator_class=kind, multiple_outputs=is_split, kwargs=kwargs)
 
     return decorate if function is None else decorate(function)

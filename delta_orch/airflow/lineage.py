@@ -84,14 +84,16 @@ def lineage_of(operator: Reporting) -> OperatorLineage:
             }
         )
     metrics = outcome.xcom.get("operation_metrics")
-    found: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else {}
+    operation_metrics: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else {}
     statistics = OutputStatisticsOutputDatasetFacet(
-        rowCount=_first(found, "numOutputRows"),
-        size=_first(found, "numOutputBytes", "numAddedBytes"),
-        fileCount=_first(found, "numFiles", "numAddedFiles", "numTargetFilesAdded"),
+        rowCount=_first(operation_metrics, "numOutputRows"),
+        size=_first(operation_metrics, "numOutputBytes", "numAddedBytes"),
+        fileCount=_first(operation_metrics, "numFiles", "numAddedFiles", "numTargetFilesAdded"),
     )
     output = OutputDataset(
-        *dataset_name(outcome.table.uri), facets=facets, outputFacets={"outputStatistics": statistics} if found else {}
+        *dataset_name(outcome.table.uri),
+        facets=facets,
+        outputFacets={"outputStatistics": statistics} if operation_metrics else {},
     )
     return OperatorLineage(inputs=inputs, outputs=[output])
 
@@ -133,7 +135,7 @@ def origins(sql: str, sources: Mapping[str, Source], written: Iterable[str]) -> 
     schema = {
         name: {field.name: "string" for field in source.snapshot.schema.fields} for name, source in sources.items()
     }
-    found: dict[str, set[tuple[str, str]]] = {}
+    sources_of_column: dict[str, set[tuple[str, str]]] = {}
     for column in written:
         # The table may have columns that the query does not fill.
         with suppress(SqlglotError, ValueError):
@@ -145,8 +147,8 @@ def origins(sql: str, sources: Mapping[str, Source], written: Iterable[str]) -> 
                 # A name may have dots.
                 field = source.snapshot.schema.find(sqlglot.parse_one(node.name).name)
                 if field is not None:
-                    found.setdefault(column, set()).add((source.uri, field.name))
-    return {column: sorted(fields) for column, fields in found.items()}
+                    sources_of_column.setdefault(column, set()).add((source.uri, field.name))
+    return {column: sorted(fields) for column, fields in sources_of_column.items()}
 
 
 def _first(metrics: Mapping[str, Any], *names: str) -> int | None:

@@ -62,15 +62,15 @@ def ensure_airflow(error: ImportError) -> None:
     from delta_orch.errors import MissingDependencyError
 
     try:
-        found: str | None = version("apache-airflow-core")
+        installed: str | None = version("apache-airflow-core")
     except PackageNotFoundError:
         try:
-            found = version("apache-airflow")  # As Airflow 2 calls it.
+            installed = version("apache-airflow")  # As Airflow 2 calls it.
         except PackageNotFoundError:
-            found = None
-    if found is None or int(found.split(".")[0]) < 3:
+            installed = None
+    if installed is None or int(installed.split(".")[0]) < 3:
         raise MissingDependencyError(
-            "delta_orch.airflow needs Airflow 3.0 or newer" + (f", and {found} is installed" if found else ""),
+            "delta_orch.airflow needs Airflow 3.0 or newer" + (f", and {installed} is installed" if installed else ""),
             remedy='Run pip install "delta-orch[airflow]"',
             package="apache-airflow",
         ) from error

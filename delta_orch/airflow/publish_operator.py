@@ -52,13 +52,15 @@ class DeltaPublishOperator(DeltaTableOperator):
             raise self.refusal("has in staged what is not the XCom of a task with stage=True")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        said = self.staged if isinstance(self.staged, Mapping) else {"table_uri": table.uri, "staged": self.staged}
-        if said.get("table_uri") != table.uri:
-            raise self.refusal(f"publishes to {table.uri} what was staged for {said.get('table_uri')}")
-        reference = said.get("staged")
+        xcom_of_stage = (
+            self.staged if isinstance(self.staged, Mapping) else {"table_uri": table.uri, "staged": self.staged}
+        )
+        if xcom_of_stage.get("table_uri") != table.uri:
+            raise self.refusal(f"publishes to {table.uri} what was staged for {xcom_of_stage.get('table_uri')}")
+        reference = xcom_of_stage.get("staged")
         if reference is None:
             # The staging task found its work done: its XCom describes what there is.
-            return dict(said)
+            return dict(xcom_of_stage)
         if not isinstance(reference, str):
             raise self.refusal(f"has staged={self.staged!r:.100}, which is not an XCom of a task with stage=True")
         write = table.staged(reference)
@@ -68,7 +70,11 @@ class DeltaPublishOperator(DeltaTableOperator):
             return {"table_uri": table.uri, "version": earlier, "outcome": "recovered"}
         if result.skipped:
             return {"table_uri": table.uri, "version": result.version, "outcome": "fenced"}
-        xcom: XCom = {"table_uri": table.uri, "version": result.version, "outcome": said.get("outcome", "written")}
+        xcom: XCom = {
+            "table_uri": table.uri,
+            "version": result.version,
+            "outcome": xcom_of_stage.get("outcome", "written"),
+        }
         return {**xcom, "operation_metrics": dict(result.operation_metrics)}
 
 
@@ -119,14 +125,16 @@ def delta_write_audit_publish(
             )
     kind = DeltaMergeOperator if {"merge_keys", "on"} & set(write) and "write" not in write else DeltaWriteOperator
     place: dict[str, OperatorArgument] = {"table_uri": table_uri, "delta_conn_id": delta_conn_id}
-    told: dict[str, OperatorArgument] = {} if outlets is None else {"outlets": outlets}
+    outlet_arguments: dict[str, OperatorArgument] = {} if outlets is None else {"outlets": outlets}
     if if_unchanged is None:
         if_unchanged = any(
             "python_callable" in check or ("min_rows" in check and "where" not in check) for check in audit.values()
         )
     with TaskGroup(group_id, default_args=dict(default_args or {})) as group:
         stage = kind(task_id=STAGE, stage=True, outlets=[], **place, **write)
-        publish = DeltaPublishOperator(task_id=PUBLISH, staged=stage.output, if_unchanged=if_unchanged, **place, **told)
+        publish = DeltaPublishOperator(
+            task_id=PUBLISH, staged=stage.output, if_unchanged=if_unchanged, **place, **outlet_arguments
+        )
         for name, arguments in audit.items():
             check = DeltaCheckOperator(task_id=name, reference=stage.output, inlets=[], **place, **arguments)
             stage >> check >> publish

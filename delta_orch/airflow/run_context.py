@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.unit import Attempt, Relation, Unit
+from delta_orch.pipeline.unit import Attempt, Relation, Unit, escaped
 from delta_orch.verbs.unit_records import RecordedUnit
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def airflow_writer(dag_id: str, task_id: str) -> str:
         dag_id: A dot in it is written `%2E`, so that the boundary to `task_id` stays visible.
         task_id: With its task groups, as Airflow spells it.
     """
-    return f"airflow:{_escaped(dag_id, '.:[]')}.{_escaped(task_id, ':[]')}"
+    return f"airflow:{escaped(dag_id, '.:[]')}.{escaped(task_id, ':[]')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class TaskRun:
             name: `={identity}`, or the mapped arguments.
         """
         own = self.writer_of(self.task_id, writer)
-        return own if name is None else f"{own}[{_escaped(name, ':[]')}]"
+        return own if name is None else f"{own}[{escaped(name, ':[]')}]"
 
     def writer_of(self, task_id: str, writer: str | None) -> str:
         """The writer of a task of this DAG, or of the task that it has replaced."""
@@ -299,13 +299,6 @@ def is_json(value: object) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and is_json(part) for key, part in value.items())
     return isinstance(value, list | tuple) and all(map(is_json, value))
-
-
-def _escaped(part: str, separators: str) -> str:
-    """`part` with `%` and the separators percent-encoded: distinct parts stay distinct."""
-    for char in "%" + separators:
-        part = part.replace(char, f"%{ord(char):02X}")
-    return part
 
 
 def _utc(moment: datetime) -> datetime:

@@ -99,16 +99,16 @@ class DeltaSensor(MappedArguments, RenderedArguments, BaseSensorOperator):  # ty
             try:
                 watch, uri = self._watch = self._watch or self._open(context)
                 before = watch.seen_version
-                found = watch.check()
+                result = watch.check()
             except DeltaError as error:
                 if not error.retryable:
                     raise
                 self.log.warning("Reading the log of %s failed; the trigger tries again: %s", self.table_uri, error)
                 return PokeReturnValue(False)
-        if found is None:
+        if result is None:
             self._remember(context, before, watch.seen_version)
             return PokeReturnValue(False)
-        return PokeReturnValue(True, found.report(uri))
+        return PokeReturnValue(True, result.report(uri))
 
     def execute_complete(self, context: Context, event: Mapping[str, object]) -> XCom:
         """What the worker does with the trigger's event."""

@@ -144,12 +144,12 @@ def _connect_url(connection: Connection) -> str:
         mask_secret(connection.password)
     parameters["use_ssl"] = connection.extra_dejson.get("use_ssl")
     place = address.netloc + (f":{connection.port}" if connection.port else "")
-    said = [
+    options = [
         f"{name}={quote(str(value).lower() if isinstance(value, bool) else str(value), safe='')}"
         for name, value in parameters.items()
         if value not in (None, "")
     ]
-    return f"sc://{place}/" + "".join(f";{one}" for one in said)
+    return f"sc://{place}/" + "".join(f";{one}" for one in options)
 
 
 def _start(spark_conf: Mapping[str, str], app_name: str) -> SparkSession:

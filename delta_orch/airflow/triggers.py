@@ -142,9 +142,9 @@ class WatchTrigger(BaseTrigger):  # type: ignore[misc]
         while True:
             async with shared.lock:
                 if not shared.is_quiet(watch.seen_version, self.poll_interval_s / 2):
-                    found = await self._look(watch)
-                    if found is not None:
-                        return found.report(table.uri)
+                    result = await self._look(watch)
+                    if result is not None:
+                        return result.report(table.uri)
                     shared.note_quiet(watch.seen_version)
             await asyncio.sleep(self.poll_interval_s)
 

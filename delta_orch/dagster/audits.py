@@ -70,9 +70,11 @@ def _checks(
                 remedy="Leave the asset out of build_delta_audit_checks",
             )
         table: DeltaTable = table_of(key, metadata)
-        wanted = [audit for audit in audits if dg.AssetCheckKey(key, audit.name) in context.selected_asset_check_keys]
-        snapshot = snapshot_or_none(table) if any(audit.name not in passed for audit in wanted) else None
-        for audit in wanted:
+        selected_audits = [
+            audit for audit in audits if dg.AssetCheckKey(key, audit.name) in context.selected_asset_check_keys
+        ]
+        snapshot = snapshot_or_none(table) if any(audit.name not in passed for audit in selected_audits) else None
+        for audit in selected_audits:
             if audit.name in passed:
                 yield from audit_results([AuditFinding(audit.name, True, "")], key)
             elif snapshot is None:
@@ -80,11 +82,11 @@ def _checks(
                 nothing = "Nothing was written." if is_new else f"There is no table at {table.uri}."
                 yield dg.AssetCheckResult(passed=is_new, check_name=audit.name, description=nothing)
             else:
-                found = audit.find(snapshot, None)
-                described = found.description or f"Passes in version {snapshot.version}."
-                about = {**_about(found), "delta/version": snapshot.version}
+                finding = audit.find(snapshot, None)
+                described = finding.description or f"Passes in version {snapshot.version}."
+                about = {**_about(finding), "delta/version": snapshot.version}
                 yield dg.AssetCheckResult(
-                    passed=found.passed, check_name=audit.name, description=described, metadata=about
+                    passed=finding.passed, check_name=audit.name, description=described, metadata=about
                 )
 
     make: Callable[..., dg.AssetChecksDefinition] = dg.multi_asset_check(
@@ -101,8 +103,8 @@ def _passed_in_run(context: dg.AssetCheckExecutionContext, key: dg.AssetKey) -> 
     events = context.instance.fetch_materializations(key, limit=_LATEST).records
     for event in events:
         if event.run_id == context.run.run_id and event.asset_materialization is not None:
-            told = event.asset_materialization.metadata.get(PASSED)
-            return True, set(cast("Sequence[str]", told.value)) if isinstance(told, dg.JsonMetadataValue) else set()
+            names = event.asset_materialization.metadata.get(PASSED)
+            return True, set(cast("Sequence[str]", names.value)) if isinstance(names, dg.JsonMetadataValue) else set()
     return False, set()
 
 
@@ -111,14 +113,14 @@ def _told_rules(
 ) -> Iterator[dg.AssetCheckResult]:
     """What the last materialization has found of the rules."""
     events = context.instance.fetch_materializations(key, limit=_LATEST).records
-    found = (event.asset_materialization for event in events)
-    told: Mapping[str, Any] = next((one.metadata for one in found if one and BROKEN in one.metadata), {})
-    broken = cast("Mapping[str, int]", told[BROKEN].value) if BROKEN in told else {}
+    materializations = (event.asset_materialization for event in events)
+    metadata: Mapping[str, Any] = next((one.metadata for one in materializations if one and BROKEN in one.metadata), {})
+    broken = cast("Mapping[str, int]", metadata[BROKEN].value) if BROKEN in metadata else {}
     for name in expect.rules:
         check = rule_check_name(name)
         if dg.AssetCheckKey(key, check) not in context.selected_asset_check_keys:
             continue
-        count, rows = broken.get(name, 0), told.get(f"delta/rows_that_break/{check}")
+        count, rows = broken.get(name, 0), metadata.get(f"delta/rows_that_break/{check}")
         yield dg.AssetCheckResult(
             passed=not count,
             check_name=check,
@@ -151,7 +153,7 @@ def rule_metadata(report: ExpectationReport | None) -> Metadata:
 def report_failed_checks(context: dg.OutputContext, error: AuditFailedError | ExpectationFailedError) -> None:
     """Tell the instance what an audit or a rule found that fails its step: no check of the run will."""
     for finding in findings_of(error):
-        told = dg.AssetCheckEvaluation(
+        evaluation = dg.AssetCheckEvaluation(
             asset_key=context.asset_key,
             check_name=finding.name,
             passed=finding.passed,
@@ -160,7 +162,7 @@ def report_failed_checks(context: dg.OutputContext, error: AuditFailedError | Ex
             metadata={**_about(finding), "delta/run_id": context.run_id},
             blocking=isinstance(error, AuditFailedError),
         )
-        context.step_context.instance.report_runless_asset_event(told)
+        context.step_context.instance.report_runless_asset_event(evaluation)
 
 
 def audit_specs(asset: dg.AssetKey, audits: Sequence[Audit]) -> list[dg.AssetCheckSpec]:

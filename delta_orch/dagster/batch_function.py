@@ -96,8 +96,8 @@ class BatchFunction:
         own = next((p.annotation for p in self._parameters if p.name == CONFIG), IncrementalConfig)
         if not isinstance(own, type) or not issubclass(own, dg.Config) or "full_refresh" in own.model_fields:
             return own  # Dagster says what is wrong with it.
-        told = IncrementalConfig.model_fields["full_refresh"]
-        made: type[dg.Config] = create_model(own.__name__, __base__=own, full_refresh=(bool, told))
+        field_info = IncrementalConfig.model_fields["full_refresh"]
+        made: type[dg.Config] = create_model(own.__name__, __base__=own, full_refresh=(bool, field_info))
         return made
 
     def full_refresh(

@@ -135,17 +135,17 @@ def build_delta_check(
         if snapshot is None:
             return dg.AssetCheckResult(passed=False, severity=chosen, description=f"There is no table at {delta.uri}.")
         if by_partition is None:
-            found = rule.evaluate(snapshot, delta, None)
+            finding = rule.evaluate(snapshot, delta, None)
         else:
             keys = context.partition_keys
-            found = _worst(
+            finding = _worst(
                 {key: rule.evaluate(snapshot, delta, by_partition.where(snapshot, key)) for key in map(str, keys)}
             )
         return dg.AssetCheckResult(
-            passed=found.passed,
+            passed=finding.passed,
             severity=chosen,
-            description=found.description,
-            metadata={**found.metadata, "delta/version": snapshot.version},
+            description=finding.description,
+            metadata={**finding.metadata, "delta/version": snapshot.version},
         )
 
     # Dagster looks at the annotations themselves, not at their text.
@@ -182,10 +182,10 @@ def freshness(*, max_age: timedelta) -> Rule:
         for commit in delta.log.newest_first(snapshot.version):
             if changes_data(commit):
                 age = time.time() - commit.timestamp_ms / 1000
-                told = f"{timedelta(seconds=round(abs(age)))} {'ago' if age >= 0 else 'ahead of the clock here'}"
+                age_text = f"{timedelta(seconds=round(abs(age)))} {'ago' if age >= 0 else 'ahead of the clock here'}"
                 return Finding(
                     abs(age) <= max_age.total_seconds(),
-                    f"Version {commit.version} changed data {told}.",
+                    f"Version {commit.version} changed data {age_text}.",
                     {"delta/age_seconds": age, "delta/last_data_version": commit.version},
                 )
         return Finding(False, "No commit that the log still holds changed data.", {})
@@ -262,7 +262,7 @@ def null_rate(*, max_null_rates: Mapping[str, float]) -> Rule:
             if rates[column] > max_null_rates[column]:
                 _, some = count_and_show(snapshot, nulls)
                 shown[column] = f"{rates[column]:.2%} ({count:,} of {total:,} rows, such as {some[0]})"
-        high = [f"{column}: {told}" for column, told in shown.items()]
+        high = [f"{column}: {rate_text}" for column, rate_text in shown.items()]
         described = f"Too many nulls: {', '.join(high)}" if high else "No column has too many nulls."
         return Finding(not high, described, {f"delta/null_rate/{column}": rate for column, rate in rates.items()})
 
@@ -398,14 +398,14 @@ def _ensure(is_sound: bool, problem: str, remedy: str) -> None:
         raise InvalidRequestError(problem, remedy=remedy)
 
 
-def _worst(found: Mapping[str, Finding]) -> Finding:
+def _worst(findings: Mapping[str, Finding]) -> Finding:
     """One finding of several partitions: that of the only one, or which of them fail."""
-    if len(found) == 1:
-        return next(iter(found.values()))
-    failed = {key: one for key, one in found.items() if not one.passed}
+    if len(findings) == 1:
+        return next(iter(findings.values()))
+    failed = {key: one for key, one in findings.items() if not one.passed}
     shown = "; ".join(f"{key}: {one.description}" for key, one in list(failed.items())[:_MOST_SHOWN])
     described = (
-        f"{len(failed)} of {len(found)} partitions fail. {shown}" if failed else f"{len(found)} partitions pass."
+        f"{len(failed)} of {len(findings)} partitions fail. {shown}" if failed else f"{len(findings)} partitions pass."
     )
     return Finding(not failed, described, {"delta/partitions_failed": len(failed)})
 

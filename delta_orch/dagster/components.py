@@ -227,17 +227,17 @@ class DeltaCatalogComponent(_DeltaComponent):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         options = resolve_options(self.resource(self.catalog_schema).storage_options)
-        found = {parse_table_name(uri).table: uri for uri in list_tables(self.catalog_schema, options)}
-        names = sorted(found) if self.tables is None else self.tables
-        if missing := [name for name in names if name not in found]:
+        uris = {parse_table_name(uri).table: uri for uri in list_tables(self.catalog_schema, options)}
+        names = sorted(uris) if self.tables is None else self.tables
+        if missing := [name for name in names if name not in uris]:
             raise InvalidRequestError(
-                f"{self.catalog_schema} has no table {missing[0]!r}", remedy=f"It has {', '.join(found) or 'none'}"
+                f"{self.catalog_schema} has no table {missing[0]!r}", remedy=f"It has {', '.join(uris) or 'none'}"
             )
         if not names:
             return dg.Definitions()
         condition = None if self.observe_cron is None else dg.AutomationCondition.on_cron(self.observe_cron)
         assets = build_delta_observations(
-            {name: self.resource(found[name]) for name in names},
+            {name: self.resource(uris[name]) for name in names},
             key_prefix=self.key_prefix,
             group_name=self.group_name,
             automation_condition=condition,
@@ -472,7 +472,7 @@ def _function(reference: str, context: dg.ComponentLoadContext) -> Callable[...,
         else:
             place, _, name = reference.rpartition(".")
             module = import_module(place)
-        found: Callable[..., object] = getattr(module, name)
+        function: Callable[..., object] = getattr(module, name)
     # The module is the user's, and whatever it raises is about this component.
     except Exception as error:
         raise InvalidRequestError(
@@ -480,8 +480,8 @@ def _function(reference: str, context: dg.ComponentLoadContext) -> Callable[...,
             cause=f"{type(error).__name__}: {error}",
             remedy="Name it as file.py:function, beside the defs.yaml, or as package.module.function",
         ) from error
-    if not callable(found):
+    if not callable(function):
         raise InvalidRequestError(
-            f"The function {reference!r} is a value of type {type(found).__name__}", remedy="Name a function"
+            f"The function {reference!r} is a value of type {type(function).__name__}", remedy="Name a function"
         )
-    return found
+    return function

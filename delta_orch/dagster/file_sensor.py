@@ -79,12 +79,12 @@ def build_delta_file_sensor(
             return are_active(max_active_runs)
         with waiting_at_most(PATIENCE_S):
             own = table.table()
-            found = FileLook(source, own.log).next_files(snapshot_or_none(own))
-        if found is None:
+            new_files = FileLook(source, own.log).next_files(snapshot_or_none(own))
+        if new_files is None:
             return dg.SkipReason(f"No new files in {source.uri}")
-        key = _key_of(found)
+        key = _key_of(new_files)
         retries = _failed_runs(context.instance, name, key, max_retries) if max_retries else 0
-        run_tags = {**(tags or {}), "delta/files": str(found.files.num_rows), _FILES_KEY: key}
+        run_tags = {**(tags or {}), "delta/files": str(new_files.files.num_rows), _FILES_KEY: key}
         # Dagster requests no run key twice.
         return dg.RunRequest(run_key=f"{key}:{retries}" if retries else key, tags=run_tags)
 
@@ -98,9 +98,9 @@ def _failed_runs(instance: dg.DagsterInstance, sensor_name: str, key: str, at_mo
     return len(instance.get_run_ids(failed, limit=at_most))
 
 
-def _key_of(found: NewFiles) -> str:
+def _key_of(new_files: NewFiles) -> str:
     """The same for the same files that wait for the same version of the record."""
-    parts = [pc.cast(found.files[name], "string") for name in ("path", "size", "modification_time_ms")]
+    parts = [pc.cast(new_files.files[name], "string") for name in ("path", "size", "modification_time_ms")]
     files = pc.binary_join_element_wise(*parts, " ")
     digest = hashlib.sha256("\n".join(files.to_pylist()).encode()).hexdigest()[:32]
-    return f"{found.loaded.recorded}:{found.files.num_rows}:{digest}"
+    return f"{new_files.loaded.recorded}:{new_files.files.num_rows}:{digest}"

@@ -408,17 +408,17 @@ def delta_multi_asset(
             calls: dict[object, tuple[Returned, Mapping[str, Any]]] = {}
             returned = {name: Returned() for name in outs}
 
-            def rows_of(name: str, asked: Mapping[str, Any]) -> object:
-                place = tuple((n, b.starting_version, b.ending_version, bool(b.touched)) for n, b in asked.items())
+            def rows_of(name: str, requested: Mapping[str, Any]) -> object:
+                place = tuple((n, b.starting_version, b.ending_version, bool(b.touched)) for n, b in requested.items())
                 if place not in calls:
-                    batches: Mapping[str, Any] = asked
+                    batches: Mapping[str, Any] = requested
                     # One call gives the rows of all tables, so the batch is what is exact for each of them.
                     for other, out in outs.items():
                         step, _ = reading.step(context, out, keys[other])
                         batches = {n: step.guarded(batch) for n, batch in batches.items()}
                     calls[place] = called(context, batches.get("", batches), arguments), batches
                 result, handed = calls[place]
-                for n, batch in asked.items():
+                for n, batch in requested.items():
                     batch.read.update(handed[n].read)
                 rows = result.rows
                 if not isinstance(rows, Mapping) or set(rows) != set(outs):
@@ -568,9 +568,9 @@ def ensure_no_settings(metadata: object) -> None:
     Raises:
         InvalidRequestError: It does, or a key is misspelled.
     """
-    given = metadata if isinstance(metadata, Mapping) else {}
-    refuse_slips(given, DEFINED_KEYS, "the definition")
-    if passed_over := sorted(set(given) & (set(DEFINED_KEYS) - set(PLACE_KEYS))):
+    keys = metadata if isinstance(metadata, Mapping) else {}
+    refuse_slips(keys, DEFINED_KEYS, "the definition")
+    if passed_over := sorted(set(keys) & (set(DEFINED_KEYS) - set(PLACE_KEYS))):
         raise InvalidRequestError(
             f"The metadata {passed_over[0]!r} is for assets of the IO manager; an incremental asset writes its table "
             "itself",
@@ -663,11 +663,11 @@ def _results_of(
     checked = list(returned.check_results if report.batches else _check_results_that_stand(context, key))
     rules = [] if step.expect is None else [*map(rule_check_name, step.expect.rules)]
     audits = [*(audit.name for audit in step.audits), *rules]
-    found = [*report.findings, *([] if report.expected is None else rule_findings(report.expected))]
+    findings = [*report.findings, *([] if report.expected is None else rule_findings(report.expected))]
     if report.batches and audits:
         # What another attempt has committed was audited by it.
         standing = [last for last in _check_results_that_stand(context, key) if last.check_name in audits]
-        checked += audit_results(found, key) if found else standing
+        checked += audit_results(findings, key) if findings else standing
     if is_news or _has_downstream_in_run(context, key) or context.assets_def.specs_by_key[key].freshness_policy:
         yield dg.MaterializeResult(
             asset_key=key, metadata=metadata, data_version=version, tags=returned.tags, check_results=checked
@@ -694,14 +694,14 @@ def _has_untold_commit(
     event = instance.get_latest_materialization_event(key)
     last = None if event is None else event.asset_materialization
     of_table, _, version = ((last.tags if last else None) or {}).get("dagster/data_version", "").rpartition(":")
-    told = int(version) if of_table == report.table.snapshot().metadata.id and version.isdecimal() else -1
+    reported_version = int(version) if of_table == report.table.snapshot().metadata.id and version.isdecimal() else -1
     own = tuple(prefixes)
 
     def is_own_change(commit: "Commit") -> bool:
         is_own = any(txn.app_id.startswith(own) for txn in commit.txns)
         return is_own and bool(commit.adds.num_rows or commit.removes.num_rows)
 
-    return any(map(is_own_change, report.table.log.newest_first(report.table.version(), told + 1)))
+    return any(map(is_own_change, report.table.log.newest_first(report.table.version(), reported_version + 1)))
 
 
 def _check_results_that_stand(context: dg.AssetExecutionContext, asset: dg.AssetKey) -> Iterator[dg.AssetCheckResult]:
@@ -710,8 +710,8 @@ def _check_results_that_stand(context: dg.AssetExecutionContext, asset: dg.Asset
         # Runs that have no result yet have a record, too: this one, and those that were canceled.
         records = context.instance.event_log_storage.get_asset_check_execution_history(key, limit=_LATEST_CHECKS)
         events = (record.event.dagster_event for record in records if record.event is not None)
-        found = (e for e in events if e is not None and e.event_type_value == "ASSET_CHECK_EVALUATION")
-        last = next((event.asset_check_evaluation_data for event in found), None)
+        evaluations = (e for e in events if e is not None and e.event_type_value == "ASSET_CHECK_EVALUATION")
+        last = next((event.asset_check_evaluation_data for event in evaluations), None)
         yield dg.AssetCheckResult(
             passed=last is not None and last.passed,
             asset_key=asset,
@@ -800,6 +800,6 @@ def ensure_own_cursors(context: dg.AssetExecutionContext, key: dg.AssetKey) -> N
 
 def _cursors(asset: dg.AssetsDefinition, key: dg.AssetKey) -> set[tuple[str | None, ...]]:
     """The cursors of an incremental asset: where they are, what they are called, and of which tables."""
-    found = INCREMENTAL[asset.node_def]
-    table = place_of(found.written[asset.get_output_name_for_asset_key(key)])
-    return {(table, found.consumer, name, place_of(source)) for name, source in found.sources.items()}
+    tables = INCREMENTAL[asset.node_def]
+    table = place_of(tables.written[asset.get_output_name_for_asset_key(key)])
+    return {(table, tables.consumer, name, place_of(source)) for name, source in tables.sources.items()}

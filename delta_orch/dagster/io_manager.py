@@ -154,8 +154,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             if name not in cls.model_fields:
                 refuse_old_names([name])
                 near = get_close_matches(name, cls.model_fields, 1)
-                said = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"There is no setting {name!r}{said}")
+                suggestion = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"There is no setting {name!r}{suggestion}")
         return values
 
     # Before, as a variable would be a text like any other afterwards.
@@ -171,8 +171,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     @classmethod
     def _check_properties(cls, values: Any) -> Any:
         if isinstance(values, Mapping):
-            known = {name: said for name, said in values.items() if not isinstance(said, dg.EnvVar)}
-            split_options({"properties": known})
+            properties = {name: value for name, value in values.items() if not isinstance(value, dg.EnvVar)}
+            split_options({"properties": properties})
         return values
 
     def get_resource_definition(self) -> Any:
@@ -539,7 +539,7 @@ def check_on_loading(resource: Any, check: AssetCheck) -> Any:
         resource: The definition.
         check: Is called with the asset and each of its keys, and raises what is wrong.
     """
-    asked = resource.get_resource_requirements
+    original = resource.get_resource_requirements
     if "get_resource_requirements" in vars(resource):
         return resource
 
@@ -549,7 +549,7 @@ def check_on_loading(resource: Any, check: AssetCheck) -> Any:
             for key in asset.keys if asset.is_executable else ():
                 if asset.get_io_manager_key_for_asset_key(key) == source_key:
                     check(asset, key)
-        yield from asked(source_key)
+        yield from original(source_key)
 
     resource.get_resource_requirements = get_resource_requirements
     return resource

@@ -230,20 +230,20 @@ def _steps(
     def vacuum(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
         readers = _existing(consumers)
         hours = retention_hours_for(table, readers, retention_hours) if readers else retention_hours
-        found = table.vacuum(hours, dry_run=True)
-        metadata = {"changed": not (dry or dry_run_only or found.num_files == 0), **_vacuumed("found", found)}
+        expired = table.vacuum(hours, dry_run=True)
+        metadata = {"changed": not (dry or dry_run_only or expired.num_files == 0), **_vacuumed("found", expired)}
         if metadata["changed"]:
             metadata |= _vacuumed("deleted", table.vacuum(hours, user_metadata=run))
         return metadata
 
     def clean_up(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
         cut_off = log_cut_off_for(table, _existing(consumers))
-        found = clean_up_log(table.log, snapshot, dry_run=dry, cut_off=cut_off)
+        expired = clean_up_log(table.log, snapshot, dry_run=dry, cut_off=cut_off)
         what = "found" if dry else "deleted"
         return {
-            "changed": bool(found.paths),
-            f"delta/log_cleanup/{what}_files": len(found.paths),
-            f"delta/log_cleanup/{what}_bytes": found.size_bytes,
+            "changed": bool(expired.paths),
+            f"delta/log_cleanup/{what}_files": len(expired.paths),
+            f"delta/log_cleanup/{what}_bytes": expired.size_bytes,
         }
 
     return {
@@ -295,15 +295,15 @@ def with_delta_maintenance(defs: dg.Definitions, **arguments: Any) -> dg.Definit
     Raises:
         InvalidRequestError: There is no table, or two of them lie in each other.
     """
-    found = tables_of(defs)
-    if not found:
+    tables = tables_of(defs)
+    if not tables:
         raise InvalidRequestError(
             "No asset of these definitions writes a Delta table", remedy="Use build_delta_maintenance_assets"
         )
     assets = build_delta_maintenance_assets(
-        {name: table.resource for name, table in found.items()},
-        deps={name: table.written_by for name, table in found.items()},
-        consumers={name: table.read_by for name, table in found.items()},
+        {name: table.resource for name, table in tables.items()},
+        deps={name: table.written_by for name, table in tables.items()},
+        consumers={name: table.read_by for name, table in tables.items()},
         **{"automation_condition": HOURLY, **arguments},
     )
     return dg.Definitions.merge(defs, dg.Definitions(assets=assets))
@@ -320,7 +320,7 @@ class FoundTable:
 
 def tables_of(defs: dg.Definitions) -> dict[str, FoundTable]:
     """The key of the first asset that writes it, as text → table."""
-    found: dict[str, FoundTable] = {}
+    tables: dict[str, FoundTable] = {}
     by_place: dict[str, str] = {}
     graph = defs.resolve_asset_graph()
     readers: list[tuple[str, DeltaTableResource]] = []
@@ -330,14 +330,14 @@ def tables_of(defs: dg.Definitions) -> dict[str, FoundTable]:
         if resource is None:
             continue
         name = by_place.setdefault(place_of(resource), key.to_user_string())
-        found.setdefault(name, FoundTable(resource)).written_by.append(key)
+        tables.setdefault(name, FoundTable(resource)).written_by.append(key)
         if asset.node_def in INCREMENTAL:
             sources = (_resolved(source, defs) for source in INCREMENTAL[asset.node_def].sources.values())
             readers += [(place_of(source), resource) for source in sources if source is not None]
     for place, reader in readers:
         if place in by_place:
-            found[by_place[place]].read_by.append(reader)
-    return found
+            tables[by_place[place]].read_by.append(reader)
+    return tables
 
 
 def _resolved(table: Source, defs: dg.Definitions) -> DeltaTableResource | None:

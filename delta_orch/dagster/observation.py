@@ -51,8 +51,8 @@ def build_delta_observations(
     Raises:
         InvalidRequestError: There is no table, or `partition_expr` does not name a column for every dimension.
     """
-    given = partition_expr is not None or partition_format is not None
-    if given and partitions_def is None:
+    has_mapping = partition_expr is not None or partition_format is not None
+    if has_mapping and partitions_def is None:
         raise InvalidRequestError("partition_expr needs partitions_def", remedy="Pass it as well")
     mapping = None
     if partitions_def is not None:
@@ -110,8 +110,8 @@ def _observe_partitions(
         if touched.num_outside:
             context.log.warning("%d touched partitions lie outside of the asset's partitions", touched.num_outside)
         version = dg.DataVersion(str(cursor))
-        found = sorted({*map(str, touched.keys), *map(str, touched.later), *gone})
-        return _by_partition(dict.fromkeys(found, version))
+        keys = sorted({*map(str, touched.keys), *map(str, touched.later), *gone})
+        return _by_partition(dict.fromkeys(keys, version))
 
     observe.__annotations__ = {"context": dg.OpExecutionContext, "return": dg.DataVersionsByPartition}
     return observe
@@ -210,15 +210,15 @@ def report_existing_partitions(
     partitions = snapshot.partitions()
     if not partitions.column_names:
         raise _not_partitioned(snapshot)
-    found = TouchedPartitions(partitions_def, partition_expr, partition_format).find(partitions, instance)
-    for made, keys in dynamic_keys(partitions_def, found.keys):
+    touched = TouchedPartitions(partitions_def, partition_expr, partition_format).find(partitions, instance)
+    for made, keys in dynamic_keys(partitions_def, touched.keys):
         instance.add_dynamic_partitions(str(made.name), keys)
     if isinstance(asset, dg.AssetsDefinition):
         key = asset.key
     else:
         key = asset if isinstance(asset, dg.AssetKey) else dg.AssetKey(asset)
     about: Metadata = {"delta/version": snapshot.version, "delta/reported": True}
-    for partition in found.keys:
+    for partition in touched.keys:
         event = dg.AssetMaterialization(asset_key=key, partition=partition, metadata=about)
         instance.report_runless_asset_event(event)
-    return tuple(str(partition) for partition in found.keys)
+    return tuple(str(partition) for partition in touched.keys)

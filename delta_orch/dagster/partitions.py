@@ -171,8 +171,8 @@ def keys_of_value(
     spelled = [key for key in known_keys(partitions_def) if parse_key(key, data_type) == value]
     if isinstance(partitions_def, dg.DynamicPartitionsDefinition):
         return FoundKeys(tuple(spelled or [text]), "inside")
-    found = spelled or ([text] if partitions_def.has_partition_key(text) else [])
-    return FoundKeys(tuple(found), "inside") if found else OUTSIDE
+    keys = spelled or ([text] if partitions_def.has_partition_key(text) else [])
+    return FoundKeys(tuple(keys), "inside") if keys else OUTSIDE
 
 
 def _window_keys(
@@ -182,22 +182,22 @@ def _window_keys(
     value: object,
     text_format: str | None,
 ) -> FoundKeys:
-    found: dict[str, Partition] = {}
+    partitions: dict[str, Partition] = {}
     refusal: InvalidRequestError | None = None
     for moment in _moments(partitions_def, column, data_type, value, text_format):
         key = partitions_def.get_partition_key_for_timestamp(moment.timestamp())
         partition = partition_of(partitions_def, key)
         try:
             if covers(column, data_type, partition, value, text_format=text_format):
-                found[key] = partition
+                partitions[key] = partition
         except InvalidRequestError as error:
             refusal = error
-    if not found:
+    if not partitions:
         raise refusal or _unmapped(column, data_type, value, "No partition begins there")
-    inside = tuple(key for key in found if partitions_def.has_partition_key(key))
+    inside = tuple(key for key in partitions if partitions_def.has_partition_key(key))
     if inside:
         return FoundKeys(inside, "inside")
-    key, partition = next(iter(found.items()))
+    key, partition = next(iter(partitions.items()))
     return FoundKeys((key,), "later") if _will_be(partitions_def, partition) else OUTSIDE
 
 
@@ -314,7 +314,7 @@ class PartitionSelection:
     def windows(self, schema: StructType) -> dict[str, str]:
         """The table property of each column of texts or numbers: the schedule of the windows that they stand for and
         the format that they are written in, or `keys`. Dates and timestamps lie in windows of any length."""
-        told: dict[str, str] = {}
+        properties: dict[str, str] = {}
         for made, dimension, field in zip(self.definitions, self.dimensions, self._fields(schema), strict=False):
             if not _holds_texts(field):
                 continue
@@ -322,8 +322,8 @@ class PartitionSelection:
             if isinstance(made, dg.TimeWindowPartitionsDefinition):
                 written = _written_format(made, dimension.text_format, field)
                 about = f"{made.cron_schedule}; {written}"
-            told[WINDOWS + field.name] = about
-        return told
+            properties[WINDOWS + field.name] = about
+        return properties
 
     def ensure_same_windows(self, snapshot: Snapshot) -> None:
         """Check that the texts and numbers of a partition column stand for windows of this definition, by the property
@@ -334,12 +334,12 @@ class PartitionSelection:
                 were written. No run would ever replace their rows, which would stay beside those of the new windows.
         """
         for name, schedule in self.windows(snapshot.schema).items():
-            known = snapshot.metadata.configuration.get(name, schedule)
-            if known != schedule:
+            recorded = snapshot.metadata.configuration.get(name, schedule)
+            if recorded != schedule:
                 column = name.removeprefix(WINDOWS)
                 raise InvalidRequestError(
                     f"The column {column} of the table holds other partitions than those of the asset",
-                    cause=f"They were {known!r} before and are {schedule!r} now: rows of the old ones would stay "
+                    cause=f"They were {recorded!r} before and are {schedule!r} now: rows of the old ones would stay "
                     "beside the new ones",
                     remedy="Give the asset a table of its own; or delete the rows of the old partitions, and then "
                     f"alter().set_properties({{{name!r}: {schedule!r}}}).commit()",
@@ -518,13 +518,13 @@ def ensure_expression(
     """
     names = dimension_names(partitions_def)
     if partition_expr is None or set(partition_expr) != set(names):
-        wanted = '"partition_expr": "column"'
+        example = '"partition_expr": "column"'
         if names != ("",):
-            wanted = '"partition_expr": {' + ", ".join(f'"{name}": "column"' for name in names) + "}"
+            example = '"partition_expr": {' + ", ".join(f'"{name}": "column"' for name in names) + "}"
         raise InvalidRequestError(
             f"{asset[0].upper()}{asset[1:]} has partitions, but its metadata does not say which column holds them",
             cause=f"partition_expr is {dict(partition_expr) if partition_expr else 'missing'}",
-            remedy=f"Define the asset with metadata={{{wanted}}}",
+            remedy=f"Define the asset with metadata={{{example}}}",
             asset=asset,
         )
     if unknown := sorted(set(partition_format or ()) - set(names)):
@@ -645,15 +645,15 @@ class TouchedPartitions:
         num_outside = 0
         for values in partitions.to_pylist():
             if self._key_of is not None:
-                found = self._by_function(values)
+                found_keys = self._by_function(values)
             else:
-                found = self._by_columns(values, partitions.schema, instance)
-            if found.where == "inside":
-                keys.update(found.keys)
-            elif found.where == "later":
-                later.update(found.keys)
+                found_keys = self._by_columns(values, partitions.schema, instance)
+            if found_keys.where == "inside":
+                keys.update(found_keys.keys)
+            elif found_keys.where == "later":
+                later.update(found_keys.keys)
             else:
-                num_outside += found is not _PASSED_OVER
+                num_outside += found_keys is not _PASSED_OVER
         return Touched(tuple(sorted(keys)), tuple(sorted(later)), num_outside)
 
     def has_key(self, key: str) -> bool:
@@ -695,7 +695,7 @@ class TouchedPartitions:
         return FoundKeys((key,), "inside")
 
     def _by_columns(self, values: Values, schema: pa.Schema, instance: dg.DagsterInstance | None) -> FoundKeys:
-        found: list[FoundKeys] = []
+        found_keys: list[FoundKeys] = []
         types = {field.name: field.data_type for field in schema_from_arrow(schema)}
 
         def known_keys(definition: dg.PartitionsDefinition[str]) -> Sequence[str]:
@@ -708,7 +708,7 @@ class TouchedPartitions:
             column = _column_of(values, self._columns.get(name))
             data_type = types[column]
             is_spelled = str(data_type) in ("timestamp", "timestamp_ntz")
-            found.append(
+            found_keys.append(
                 keys_of_value(
                     definition,
                     column,
@@ -718,16 +718,16 @@ class TouchedPartitions:
                     known_keys=known_keys if is_spelled else no_keys,
                 )
             )
-        return self._combined(found)
+        return self._combined(found_keys)
 
-    def _combined(self, found: Sequence[FoundKeys]) -> FoundKeys:
+    def _combined(self, found_keys: Sequence[FoundKeys]) -> FoundKeys:
         """The keys, from those of each dimension."""
         if self._names == ("",):
-            return found[0]
-        if any(one.where == "outside" for one in found):
+            return found_keys[0]
+        if any(one.where == "outside" for one in found_keys):
             return OUTSIDE
         combined = [dict[str, str]()]
-        for name, one in zip(self._names, found, strict=True):
+        for name, one in zip(self._names, found_keys, strict=True):
             if bars := [key for key in one.keys if "|" in key]:
                 raise InvalidRequestError(
                     f"The value {bars[0]!r} of {name} maps to no key of multi-dimensional partitions",
@@ -735,7 +735,7 @@ class TouchedPartitions:
                     remedy="Replace bars in the column, or pass a partition_key_of that maps such values",
                 )
             combined = [{**keys, name: key} for keys in combined for key in one.keys]
-        is_later = any(one.where == "later" for one in found)
+        is_later = any(one.where == "later" for one in found_keys)
         return FoundKeys(tuple(dg.MultiPartitionKey(keys) for keys in combined), "later" if is_later else "inside")
 
 
@@ -746,10 +746,10 @@ _PASSED_OVER = FoundKeys((), "outside")
 def _column_of(values: Values, column: str | None) -> str:
     if column is None and len(values) == 1:
         return next(iter(values))
-    found = [name for name in values if column is not None and name.lower() == column.lower()]
-    if not found:
+    columns = [name for name in values if column is not None and name.lower() == column.lower()]
+    if not columns:
         raise InvalidRequestError(
             f"partition_expr {column!r} is not a partition column of the table",
             remedy=f"The partition columns are {', '.join(values) or 'none'}",
         )
-    return found[0]
+    return columns[0]

@@ -43,23 +43,25 @@ def ensure_whole(context: dg.InputContext | dg.OutputContext | dg.InitResourceCo
 
 def _ensure_whole(run: dg.DagsterRun, instance: dg.DagsterInstance) -> None:
     plan: Any = instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id or "")
-    executed, known = set(run.step_keys_to_execute or ()), plan.initial_known_state
-    if known is None:
+    executed, known_state = set(run.step_keys_to_execute or ()), plan.initial_known_state
+    if known_state is None:
         return
-    past, runs, outputs = known.parent_state, list[str](), set[Any]()
+    past, runs, outputs = known_state.parent_state, list[str](), set[Any]()
     while past is not None:
         outputs |= past.produced_outputs
         runs.append(past.run_id)
         past = past.get_parent_state()
-    steps = _inputs_of_steps(plan, known.dynamic_mappings)
+    steps = _inputs_of_steps(plan, known_state.dynamic_mappings)
     collected = set[str]()
     for step in plan.steps:
-        for given in step.inputs if step.key in executed else ():
+        for step_input in step.inputs if step.key in executed else ():
             # An input that waits for the checks of an asset loads one of its sources; one of nothing only waits.
-            is_collected = hasattr(given.source, "sources") and not hasattr(given.source, "source_to_load_from")
-            if is_collected and given.dagster_type_key != "Nothing":
-                _ensure_once(step.key, given.upstream_output_handles)
-                collected |= {one.step_key for one in set(given.upstream_output_handles) - outputs}
+            is_collected = hasattr(step_input.source, "sources") and not hasattr(
+                step_input.source, "source_to_load_from"
+            )
+            if is_collected and step_input.dagster_type_key != "Nothing":
+                _ensure_once(step.key, step_input.upstream_output_handles)
+                collected |= {one.step_key for one in set(step_input.upstream_output_handles) - outputs}
     without = {key for key in steps if "[" in key}.difference(one.step_key for one in outputs) | collected
     # Steps that this run executes have ended by now, or will. Their key is not known before they are mapped.
     without = {key for key in without if not executed & {key, re.sub(r"\[.*", "[?]", key)}}
@@ -72,7 +74,7 @@ def _ensure_whole(run: dg.DagsterRun, instance: dg.DagsterInstance) -> None:
         return key in ended or any(all(o not in outputs and is_over(o.step_key) for o in some) for some in sources)
 
     missing = {key for key in without if not is_over(key)}
-    if missing & collected or (missing and _is_from_failure(run, instance, known)):
+    if missing & collected or (missing and _is_from_failure(run, instance, known_state)):
         raise InvalidRequestError(
             f"The run would go on without {min(missing)}",
             cause="Neither it nor a run that it repeats has come to the end of that step: re-executing from "
@@ -95,29 +97,29 @@ def _ensure_once(name: str, handles: Any) -> None:
 def _inputs_of_steps(plan: Any, mappings: Any) -> dict[str, list[Any]]:
     """What each input of the steps of a job is made of, by the steps' keys: the mapped ones of the mapping keys that
     earlier runs have yielded."""
-    found: dict[str, list[Any]] = {}
+    inputs: dict[str, list[Any]] = {}
     for step in plan.steps:
         if "[?]" not in step.key:
-            found[step.key] = [given.upstream_output_handles for given in step.inputs]
+            inputs[step.key] = [step_input.upstream_output_handles for step_input in step.inputs]
             continue
         (by,) = {
-            (given.source.resolved_by_step_key, given.source.resolved_by_output_name)
-            for given in step.inputs
-            if hasattr(given.source, "resolved_by_step_key")
+            (step_input.source.resolved_by_step_key, step_input.source.resolved_by_output_name)
+            for step_input in step.inputs
+            if hasattr(step_input.source, "resolved_by_step_key")
         }
         for key in mappings.get(by[0], {}).get(by[1]) or ():
-            found[step.key.replace("[?]", f"[{key}]")] = [
-                [given.source.resolve(key).step_output_handle]
-                if hasattr(given.source, "resolved_by_step_key")
-                else given.upstream_output_handles
-                for given in step.inputs
+            inputs[step.key.replace("[?]", f"[{key}]")] = [
+                [step_input.source.resolve(key).step_output_handle]
+                if hasattr(step_input.source, "resolved_by_step_key")
+                else step_input.upstream_output_handles
+                for step_input in step.inputs
             ]
-    return found
+    return inputs
 
 
-def _is_from_failure(run: dg.DagsterRun, instance: dg.DagsterInstance, known: Any) -> bool:
+def _is_from_failure(run: dg.DagsterRun, instance: dg.DagsterInstance, known_state: Any) -> bool:
     """Whether a run is to do all that the one before it has not. A selection of steps leaves out others by choice."""
     parent = instance.get_run_by_id(run.parent_run_id or "")
     if parent is None or parent.status not in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
         return False
-    return set(known.build_resume_retry_reexecution(instance, parent)[0]) == set(run.step_keys_to_execute or ())
+    return set(known_state.build_resume_retry_reexecution(instance, parent)[0]) == set(run.step_keys_to_execute or ())

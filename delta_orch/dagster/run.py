@@ -12,7 +12,7 @@ import dagster as dg
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_reader import user_metadata_of
-from delta_orch.pipeline.unit import Attempt, Relation, Unit
+from delta_orch.pipeline.unit import Attempt, Relation, Unit, escaped
 from delta_orch.storage.storage_options import public_uri
 from delta_orch.verbs.unit_records import RecordedUnit
 
@@ -70,9 +70,9 @@ class DagsterRun:
         if root is not None and recorded.order < (root.create_timestamp.timestamp() - _CLOCKS_DIFFER_S) * 1000:
             # Begun before this root run was created. The commit need not be looked for.
             return "earlier"
-        said = user_metadata_of(recorded.commit_info)
-        run_id, retry_number = said.get("run_id"), said.get("retry_number")
-        if said.get("root_run_id") != self.root_run_id or not isinstance(retry_number, int):
+        recorded_run = user_metadata_of(recorded.commit_info)
+        run_id, retry_number = recorded_run.get("run_id"), recorded_run.get("retry_number")
+        if recorded_run.get("root_run_id") != self.root_run_id or not isinstance(retry_number, int):
             return "later" if recorded.order > order else "earlier"
         if (run_id, retry_number) == (self.run_id, self.retry_number):
             return "own"
@@ -123,7 +123,7 @@ class DagsterRun:
 
 def asset_writer(key: Sequence[str]) -> str:
     """`dagster:{asset key}`, the parts of the key joined with `/`. What the names of an asset's units begin with."""
-    return "dagster:" + "/".join(_encode(part, ":/") for part in key)
+    return "dagster:" + "/".join(escaped(part, ":/") for part in key)
 
 
 LEAVES_OTHER_RUNS = ("append", "merge", "cdc", "overwrite_partitions")
@@ -155,16 +155,9 @@ def asset_units(
 
 def op_unit(parts: Sequence[str], mapping_key: str | None, run: DagsterRun) -> Unit:
     """The unit of an output of an op: `dagster-op:{job}/{node path}[{mapping key}]:run:{root run id}`."""
-    writer = "dagster-op:" + "/".join(_encode(part, ":/[]") for part in parts)
-    mapped = "" if mapping_key is None else f"[{_encode(mapping_key, ':[]')}]"
+    writer = "dagster-op:" + "/".join(escaped(part, ":/[]") for part in parts)
+    mapped = "" if mapping_key is None else f"[{escaped(mapping_key, ':[]')}]"
     return Unit(writer + mapped, f"run:{run.root_run_id}")
-
-
-def _encode(part: str, separators: str) -> str:
-    """`part` with `%` and the separators percent-encoded: distinct parts stay distinct."""
-    for char in "%" + separators:
-        part = part.replace(char, f"%{ord(char):02X}")
-    return part
 
 
 def _has_ended(instance: dg.DagsterInstance, run_id: str, step_key: str, retry_number: int) -> bool:

@@ -211,9 +211,9 @@ def build_delta_log_sensor(
         max_active_runs=max_active_runs,
     )
     followed = _followed(table_uri, storage_options, tables)
-    given = partition_expr is not None or partition_key_of is not None or partition_format is not None
+    has_mapping = partition_expr is not None or partition_key_of is not None or partition_format is not None
     is_by_range = max_partitions_per_run > 1
-    if partitions_def is None and (given or is_by_range):
+    if partitions_def is None and (has_mapping or is_by_range):
         raise InvalidRequestError("Arguments about partitions need partitions_def", remedy="Pass it as well")
     if is_by_range and not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
         raise InvalidRequestError("max_partitions_per_run needs time partitions", remedy="Leave it out")
@@ -277,13 +277,13 @@ def build_delta_log_sensor(
                     out_of_reach[store] = error
         after = {one: text for one in failed if (text := before.get(one)) is not None}
         requests, added = list[dg.RunRequest](), list[str]()
-        for one, found in sorted(looks.items(), key=lambda item: not item[1].waited):
-            now, left = found.wanted[:room], found.wanted[room:]
+        for one, table_look in sorted(looks.items(), key=lambda item: not item[1].waited):
+            now, left = table_look.wanted[:room], table_look.wanted[room:]
             room -= len(now)
-            keys = {run.first for run in found.wanted}
-            waiting = tuple(key for key in found.state.waiting if key not in keys)
-            after[one] = str(SensorState(found.state.cursor, waiting, tuple(left)))
-            requests += [run.request(found.state.cursor.table_id, tags or {}, table=one) for run in now]
+            keys = {run.first for run in table_look.wanted}
+            waiting = tuple(key for key in table_look.state.waiting if key not in keys)
+            after[one] = str(SensorState(table_look.state.cursor, waiting, tuple(left)))
+            requests += [run.request(table_look.state.cursor.table_id, tags or {}, table=one) for run in now]
             added += [run.first for run in now if run.first is not None]
         ordered = {one: after[one] for one in followed if one in after}
         if failed and ordered == {one: text for one, text in before.items() if one in followed and text is not None}:
@@ -345,9 +345,11 @@ def _store_of(uri: str, options: Mapping[str, object]) -> object:
 def _reason(looks: Mapping[str, _Look], failed: Mapping[str, DeltaError]) -> str:
     if set(looks) == {""}:
         return looks[""].reason
-    said = {name: found.reason for name, found in looks.items() if not found.reason.startswith("Nothing new")}
-    said |= {name: str(error) for name, error in failed.items()}
-    return "\n".join(f"{name}: {reason}" for name, reason in said.items()) or f"Nothing new in {len(looks)} tables."
+    reasons = {
+        name: table_look.reason for name, table_look in looks.items() if not table_look.reason.startswith("Nothing new")
+    }
+    reasons |= {name: str(error) for name, error in failed.items()}
+    return "\n".join(f"{name}: {reason}" for name, reason in reasons.items()) or f"Nothing new in {len(looks)} tables."
 
 
 def _recreated(batch: TailBatch, uri: str) -> InvalidRequestError:
@@ -405,37 +407,37 @@ def _runs_that_waited(
     version = state.cursor.version
     about = f"{state.cursor.table_id}:{version}:waited"
     waited = [WantedRun(f"{about}:{key}", version, version, key, key) for key in state.waiting]
-    wanted, later = list[WantedRun](), list[str]()
+    ready, later = list[WantedRun](), list[str]()
     for number, run in enumerate([*waited, *state.left]):
-        if number >= len(waited) and len(wanted) >= room:
-            wanted += state.left[number - len(waited) :]
+        if number >= len(waited) and len(ready) >= room:
+            ready += state.left[number - len(waited) :]
             break
         where = _where(run, mapping, state)
         if where == "inside":
-            wanted.append(run)
+            ready.append(run)
         elif where == "later" and run.first is not None:
             later.append(run.first)
         else:
             context.log.warning("The partition %s lies outside of the sensor's partitions by now", run.first)
-    return replace(state, waiting=tuple(later), left=()), wanted
+    return replace(state, waiting=tuple(later), left=()), ready
 
 
 def _where(run: WantedRun, mapping: TouchedPartitions | None, state: SensorState) -> str:
     """As `TouchedPartitions.where`; all of a range is inside."""
     try:
         if mapping is None or run.first is None or run.last is None:
-            found = {"inside"} if mapping is None and run.first is None else set()
+            places = {"inside"} if mapping is None and run.first is None else set()
         else:
-            found = {mapping.where(key) for key in (run.first, run.last)}
+            places = {mapping.where(key) for key in (run.first, run.last)}
     except InvalidRequestError:
-        found = set()
-    if len(found) != 1 or (run.first != run.last and found != {"inside"}):
+        places = set()
+    if len(places) != 1 or (run.first != run.last and places != {"inside"}):
         raise InvalidRequestError(
             f"The cursor holds a run of {run.first or 'no partition'}, which no longer fits the sensor's partitions",
             cause="They are others than those in which an earlier tick has found changes",
             remedy=f"Launch the runs in the cursor by hand, as far as they are wanted, and set it to {state.cursor}",
         )
-    return found.pop()
+    return places.pop()
 
 
 def ensure_limits(**limits: int | None) -> None:

@@ -158,9 +158,9 @@ def parse_settings(
             cause="An output may say " + ", ".join(WRITTEN_KEYS),
             remedy="Give it to the asset: @dg.asset(metadata={…})",
         )
-    said = {**defined, **written}
-    write = parse_write(said.get("write", default_write))
-    keys = parse_columns(said.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
+    metadata = {**defined, **written}
+    write = parse_write(metadata.get("write", default_write))
+    keys = parse_columns(metadata.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
     changes = _changes(write, defined)
     if write in BY_KEYS and not keys:
         raise InvalidRequestError(
@@ -168,7 +168,7 @@ def parse_settings(
             cause="They say which row of the table a new row is about",
             remedy='Give the asset the metadata {"merge_keys": ["id"]}, or the IO manager merge_keys',
         )
-    if output is not None and said.get("merge_keys") and "write" not in said and write not in BY_KEYS:
+    if output is not None and metadata.get("merge_keys") and "write" not in metadata and write not in BY_KEYS:
         raise InvalidRequestError(
             f"The metadata has merge_keys and no write, which by default is {default_write!r}",
             cause="The rows would not be merged by their keys",
@@ -188,7 +188,7 @@ def parse_settings(
         partition_format=_by_dimension(defined, "partition_format"),
         partition_by=parse_columns(defined.get("partition_by"), "partition_by"),
         table=_text(defined, "table"),
-        schema_mode=parse_schema_mode(_text(said, "schema_mode")),
+        schema_mode=parse_schema_mode(_text(metadata, "schema_mode")),
         commit_metadata={**_texts(defined, "commit_metadata"), **_texts(written, "commit_metadata")},
         merge_keys=keys,
         replace_where=replace_where,
@@ -206,12 +206,12 @@ def parse_settings(
 
 def _changes(write: str, defined: Mapping[str, object]) -> Changes | None:
     """What the definition says of change events. Raises InvalidRequestError, as `parse_changes`."""
-    said: dict[str, object] = {
+    change_settings: dict[str, object] = {
         name: parse_columns(defined.get(name), name) for name in ("sequence_by", "except_columns")
     }
-    said |= {name: _text(defined, name) for name in ("delete_when", "envelope", "tombstone_retention")}
-    said |= {name: defined.get(name) for name in ("scd", "full_snapshot")}
-    return parse_changes(write, said)
+    change_settings |= {name: _text(defined, name) for name in ("delete_when", "envelope", "tombstone_retention")}
+    change_settings |= {name: defined.get(name) for name in ("scd", "full_snapshot")}
+    return parse_changes(write, change_settings)
 
 
 def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings:
@@ -221,24 +221,24 @@ def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings
         InvalidRequestError: A key has a value of the wrong kind or is misspelled, or there are both a version and a
             timestamp.
     """
-    given = plain_metadata(metadata)
-    refuse_slips(given, INPUT_KEYS, "the input")
-    if misplaced := sorted({"partition_expr", "partition_format"} & set(given)):
+    input_metadata = plain_metadata(metadata)
+    refuse_slips(input_metadata, INPUT_KEYS, "the input")
+    if misplaced := sorted({"partition_expr", "partition_format"} & set(input_metadata)):
         raise InvalidRequestError(
             f"The metadata {misplaced[0]!r} is about a table, and the input's comes from its upstream",
             remedy="Say it in the metadata of the upstream asset",
         )
     for prefix in ("", "starting_"):
-        if given.get(f"{prefix}version") is not None and given.get(f"{prefix}timestamp") is not None:
+        if input_metadata.get(f"{prefix}version") is not None and input_metadata.get(f"{prefix}timestamp") is not None:
             raise InvalidRequestError(
                 f"The input's metadata has both {prefix}version and {prefix}timestamp", remedy="Give one of them"
             )
     return InputSettings(
-        columns=parse_columns(given.get("columns"), "columns"),
-        version=_number(given, "version"),
-        timestamp=_text(given, "timestamp"),
-        starting_version=_number(given, "starting_version"),
-        starting_timestamp=_text(given, "starting_timestamp"),
+        columns=parse_columns(input_metadata.get("columns"), "columns"),
+        version=_number(input_metadata, "version"),
+        timestamp=_text(input_metadata, "timestamp"),
+        starting_version=_number(input_metadata, "starting_version"),
+        starting_timestamp=_text(input_metadata, "starting_timestamp"),
     )
 
 
@@ -255,17 +255,17 @@ def _refuse_other_names_of_write(metadata: Mapping[str, object]) -> None:
             )
 
 
-def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
+def refuse_slips(names: Iterable[str], keys: Iterable[str], where: str) -> None:
     """Check that no key of metadata is a known one misspelled. Keys of the user's own pass.
 
     Raises:
         InvalidRequestError: One is, and the error names the near one.
     """
-    known = {_bare(key): key for key in keys}
-    for name in given:
-        if name in known.values() or "/" in name or name.lower() in _WORDS_OF_THEIR_OWN:
+    bare_keys = {_bare(key): key for key in keys}
+    for name in names:
+        if name in bare_keys.values() or "/" in name or name.lower() in _WORDS_OF_THEIR_OWN:
             continue
-        near = known.get(_bare(name)) or _nearest(_bare(name), known)
+        near = bare_keys.get(_bare(name)) or _nearest(_bare(name), bare_keys)
         if near is not None:
             raise InvalidRequestError(
                 f"The metadata key {name!r} of {where} does not exist",
@@ -279,14 +279,14 @@ def _bare(name: str) -> str:
     return "".join(char for char in name.lower() if char.isalnum())
 
 
-def _nearest(name: str, known: Mapping[str, str]) -> str | None:
-    ratios = {bare: SequenceMatcher(None, name, bare).ratio() for bare in known}
+def _nearest(name: str, bare_keys: Mapping[str, str]) -> str | None:
+    ratios = {bare: SequenceMatcher(None, name, bare).ratio() for bare in bare_keys}
     best = max(ratios, key=lambda bare: ratios[bare])
     if ratios[best] >= _SLIP or sorted(name) == sorted(best):
-        return known[best]
+        return bare_keys[best]
     if len(name) < _LONG:
         return None
-    return next((key for bare, key in known.items() if len(bare) >= _LONG and name.startswith(bare)), None)
+    return next((key for bare, key in bare_keys.items() if len(bare) >= _LONG and name.startswith(bare)), None)
 
 
 def parse_write(write: object) -> ManagedWrite:

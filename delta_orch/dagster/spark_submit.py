@@ -74,10 +74,10 @@ class PipesDeltaSparkClient(dg.PipesClient):
     ) -> None:
         if deploy_mode not in (None, "client", "cluster"):
             raise InvalidRequestError(f"deploy_mode={deploy_mode!r} is not 'client' or 'cluster'")
-        for name, given in (("conf", conf), ("env", env)):
+        for name, values in (("conf", conf), ("env", env)):
             # What they hold may be a secret: it is not repeated.
-            if not isinstance(given, Mapping | None):
-                raise InvalidRequestError(f"{name} must map names to text, not be of type {type(given).__name__}")
+            if not isinstance(values, Mapping | None):
+                raise InvalidRequestError(f"{name} must map names to text, not be of type {type(values).__name__}")
         self.master = master
         self.deploy_mode = deploy_mode
         self.conf = dict(conf or {})

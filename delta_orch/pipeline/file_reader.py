@@ -207,6 +207,6 @@ class FileReader:
             )
         return self._batch(NewFiles(self.source, pc.take(listed, places), False, loaded, loaded.next_version()))
 
-    def _batch(self, found: NewFiles, *, is_whole: bool = False) -> FileBatch:
+    def _batch(self, new_files: NewFiles, *, is_whole: bool = False) -> FileBatch:
         schema = columns_from_files(snapshot_or_none(self.target), self._unit_column)
-        return FileBatch(found, schema, self.engine, is_whole)
+        return FileBatch(new_files, schema, self.engine, is_whole)

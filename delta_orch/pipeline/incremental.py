@@ -232,12 +232,12 @@ class ChangeBatch:
     def _ensure_whole_partitions(self) -> None:
         """A partition that is replaced must not hold rows of partitions of the source that are not read."""
         needed = self.snapshot.partition_columns
-        for column in self.replaces:
-            if not {name.lower() for name in needed} <= {name.lower() for name in column}:
+        for columns in self.replaces:
+            if not {name.lower() for name in needed} <= {name.lower() for name in columns}:
                 raise InvalidRequestError(
                     f"batch.scan() has rows of some {', '.join(needed)}; the partitions that they would replace can "
                     "hold rows of others, which would be lost",
-                    cause=f"The table is partitioned by {', '.join(column) or 'nothing'}, the source by "
+                    cause=f"The table is partitioned by {', '.join(columns) or 'nothing'}, the source by "
                     f"{', '.join(needed)}",
                     remedy="Partition the table by the columns of the source (and more, if need be), or write by "
                     "merge, overwrite_changed or overwrite. Where each partition of the source is one of the table "

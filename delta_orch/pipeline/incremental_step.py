@@ -381,7 +381,7 @@ class IncrementalStep(Step):
 
 
 def ensure_touched(
-    name: str, given: Iterable[Batch], news: Iterable[Batch], strings: pa.Table, schema: StructType
+    name: str, offered: Iterable[Batch], news: Iterable[Batch], strings: pa.Table, schema: StructType
 ) -> None:
     """Check that a step replaces no partition whose rows it has read in part: another batch has brought the others, or
     will replace what this one leaves there.
@@ -396,7 +396,7 @@ def ensure_touched(
         InvalidRequestError: It would. A step that has not read `ChangeBatch.scan`, or all of the source by it, chose
             its rows itself.
     """
-    if not any(batch.read for batch in given):
+    if not any(batch.read for batch in offered):
         return
     own = {column.lower(): column for column in strings.column_names}
     rows = dict.fromkeys(_spelled(strings, strings.column_names, schema))

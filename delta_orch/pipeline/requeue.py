@@ -156,7 +156,7 @@ def _move(table: DeltaTable, waiting: DeltaTable, mark: str, merge_keys: Sequenc
         before = table.snapshot()
         of_unit = rows.filter(pa.compute.equal(rows["unit"], unit) if unit else pa.compute.is_null(rows["unit"]))
         _, parsed = _parsed(of_unit.column("row").to_pylist(), before)
-        said: str | None = None
+        user_metadata: str | None = None
         txns = [TxnId(f"{_PREFIX}{mark}:{unit or ''}", 1)]
         info: dict[str, object] = {"requeue": mark}
         order = None if unit is None else recorded_order(before, unit)
@@ -165,13 +165,13 @@ def _move(table: DeltaTable, waiting: DeltaTable, mark: str, merge_keys: Sequenc
             txns.append(TxnId(unit, order, follows=order, ordered=True, is_unit=True))
             recorded = RecordedUnit(unit, order, LogWalk(table.log, before.version))
             step = recorded.step or StepRecord("append")
-            column, said = step.unit_column, cast("str | None", recorded.commit_info.get("userMetadata"))
+            column, user_metadata = step.unit_column, cast("str | None", recorded.commit_info.get("userMetadata"))
             if column is not None:
                 filled = pa.array([unit] * parsed.num_rows, pa.string())
                 parsed = parsed.drop_columns([column] if column in parsed.column_names else [])
                 parsed = parsed.append_column(column, filled)
             info["step"] = replace(step, adds_to=order).as_json()
-        options: CommitOptions = {"txn": txns, "commit_info": info, "user_metadata": said}
+        options: CommitOptions = {"txn": txns, "commit_info": info, "user_metadata": user_metadata}
         if merge_keys:
             table.upsert(parsed, merge_keys, engine="local", **options)
         else:
@@ -199,13 +199,13 @@ def _parsed(texts: Sequence[str], before: TableSnapshot) -> tuple[list[int], pa.
 
 def _struct(row: Mapping[str, object], fields: pa.Schema | pa.StructType) -> dict[str, Any]:
     """Raises ValueError: The row has a value for a column that is not there."""
-    known = {field.name.lower(): field for field in fields}
-    if lost := [name for name, value in row.items() if value is not None and name.lower() not in known]:
+    fields_by_name = {field.name.lower(): field for field in fields}
+    if lost := [name for name, value in row.items() if value is not None and name.lower() not in fields_by_name]:
         raise ValueError(f"There is no column {lost[0]}")
     return {
-        known[name.lower()].name: _value(value, known[name.lower()].type)
+        fields_by_name[name.lower()].name: _value(value, fields_by_name[name.lower()].type)
         for name, value in row.items()
-        if name.lower() in known
+        if name.lower() in fields_by_name
     }
 
 

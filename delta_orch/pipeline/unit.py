@@ -44,7 +44,7 @@ class Unit:
     """What one piece of work writes.
 
     Attributes:
-        writer: The step: `dagster_writer` or `airflow_writer`.
+        writer: The step: `asset_writer` of Dagster, `airflow_writer` of Airflow.
         part: Which part of its work: a partition key, a logical date, a run.
         scope: A predicate over partition columns that selects the unit's rows; None where the write has one unit, or
             the table is partitioned otherwise. Scopes of two units of one attempt must not overlap.
@@ -58,6 +58,13 @@ class Unit:
     def name(self) -> str:
         """The application id under which the table records the unit, and the text in a `unit_column`."""
         return f"{self.writer}:{self.part}"
+
+
+def escaped(part: str, separators: str) -> str:
+    """A part of a unit's name, with `%` and the separators percent-encoded: distinct parts stay distinct."""
+    for char in "%" + separators:
+        part = part.replace(char, f"%{ord(char):02X}")
+    return part
 
 
 def recorded_order(snapshot: TableSnapshot, name: str) -> int | None:
