@@ -150,7 +150,7 @@ def parse_settings(
             keys, or there are keys and nothing says that they are for a merge.
     """
     defined, written = plain_metadata(definition), plain_metadata(output)
-    refuse_old_names({**defined, **written})
+    refuse_old_names([*defined, *written])
     _refuse_other_names_of_write({**defined, **written})
     if misplaced := sorted(_OF_DEFINITION & set(written)):
         raise InvalidRequestError(
