@@ -84,16 +84,16 @@ def lineage_of(operator: Reporting) -> OperatorLineage:
             }
         )
     metrics = outcome.xcom.get("operation_metrics")
-    operation_metrics: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else {}
+    numbers: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else {}
     statistics = OutputStatisticsOutputDatasetFacet(
-        rowCount=_first(operation_metrics, "numOutputRows"),
-        size=_first(operation_metrics, "numOutputBytes", "numAddedBytes"),
-        fileCount=_first(operation_metrics, "numFiles", "numAddedFiles", "numTargetFilesAdded"),
+        rowCount=_first(numbers, "numOutputRows"),
+        size=_first(numbers, "numOutputBytes", "numAddedBytes"),
+        fileCount=_first(numbers, "numFiles", "numAddedFiles", "numTargetFilesAdded"),
     )
     output = OutputDataset(
         *dataset_name(outcome.table.uri),
         facets=facets,
-        outputFacets={"outputStatistics": statistics} if operation_metrics else {},
+        outputFacets={"outputStatistics": statistics} if numbers else {},
     )
     return OperatorLineage(inputs=inputs, outputs=[output])
 

@@ -52,15 +52,13 @@ class DeltaPublishOperator(DeltaTableOperator):
             raise self.refusal("has in staged what is not the XCom of a task with stage=True")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        xcom_of_stage = (
-            self.staged if isinstance(self.staged, Mapping) else {"table_uri": table.uri, "staged": self.staged}
-        )
-        if xcom_of_stage.get("table_uri") != table.uri:
-            raise self.refusal(f"publishes to {table.uri} what was staged for {xcom_of_stage.get('table_uri')}")
-        reference = xcom_of_stage.get("staged")
+        report = self.staged if isinstance(self.staged, Mapping) else {"table_uri": table.uri, "staged": self.staged}
+        if report.get("table_uri") != table.uri:
+            raise self.refusal(f"publishes to {table.uri} what was staged for {report.get('table_uri')}")
+        reference = report.get("staged")
         if reference is None:
             # The staging task found its work done: its XCom describes what there is.
-            return dict(xcom_of_stage)
+            return dict(report)
         if not isinstance(reference, str):
             raise self.refusal(f"has staged={self.staged!r:.100}, which is not an XCom of a task with stage=True")
         write = table.staged(reference)
@@ -73,7 +71,7 @@ class DeltaPublishOperator(DeltaTableOperator):
         xcom: XCom = {
             "table_uri": table.uri,
             "version": result.version,
-            "outcome": xcom_of_stage.get("outcome", "written"),
+            "outcome": report.get("outcome", "written"),
         }
         return {**xcom, "operation_metrics": dict(result.operation_metrics)}
 
@@ -125,7 +123,7 @@ def delta_write_audit_publish(
             )
     kind = DeltaMergeOperator if {"merge_keys", "on"} & set(write) and "write" not in write else DeltaWriteOperator
     place: dict[str, OperatorArgument] = {"table_uri": table_uri, "delta_conn_id": delta_conn_id}
-    outlet_arguments: dict[str, OperatorArgument] = {} if outlets is None else {"outlets": outlets}
+    events: dict[str, OperatorArgument] = {} if outlets is None else {"outlets": outlets}
     if if_unchanged is None:
         if_unchanged = any(
             "python_callable" in check or ("min_rows" in check and "where" not in check) for check in audit.values()
@@ -133,7 +131,7 @@ def delta_write_audit_publish(
     with TaskGroup(group_id, default_args=dict(default_args or {})) as group:
         stage = kind(task_id=STAGE, stage=True, outlets=[], **place, **write)
         publish = DeltaPublishOperator(
-            task_id=PUBLISH, staged=stage.output, if_unchanged=if_unchanged, **place, **outlet_arguments
+            task_id=PUBLISH, staged=stage.output, if_unchanged=if_unchanged, **place, **events
         )
         for name, arguments in audit.items():
             check = DeltaCheckOperator(task_id=name, reference=stage.output, inlets=[], **place, **arguments)

@@ -70,11 +70,9 @@ def _checks(
                 remedy="Leave the asset out of build_delta_audit_checks",
             )
         table: DeltaTable = table_of(key, metadata)
-        selected_audits = [
-            audit for audit in audits if dg.AssetCheckKey(key, audit.name) in context.selected_asset_check_keys
-        ]
-        snapshot = snapshot_or_none(table) if any(audit.name not in passed for audit in selected_audits) else None
-        for audit in selected_audits:
+        selected = [audit for audit in audits if dg.AssetCheckKey(key, audit.name) in context.selected_asset_check_keys]
+        snapshot = snapshot_or_none(table) if any(audit.name not in passed for audit in selected) else None
+        for audit in selected:
             if audit.name in passed:
                 yield from audit_results([AuditFinding(audit.name, True, "")], key)
             elif snapshot is None:

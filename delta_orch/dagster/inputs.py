@@ -46,33 +46,33 @@ def load_value(
             asset depends on itself, and its run writes partitions of the input; or it is not whole (`reexecution`).
     """
     ensure_whole(context)
-    input_settings = parse_input_settings(context.definition_metadata)
-    input_type = wanted_value(_annotation(context), is_fan_in=not context.has_asset_key)
-    _ensure_supported(context, input_type, input_settings)
-    if input_type.kind == "table":
+    options = parse_input_settings(context.definition_metadata)
+    value_type = wanted_value(_annotation(context), is_fan_in=not context.has_asset_key)
+    _ensure_supported(context, value_type, options)
+    if value_type.kind == "table":
         return table
-    if input_type.optional and context.has_asset_partitions and not context.asset_partition_keys:
+    if value_type.optional and context.has_asset_partitions and not context.asset_partition_keys:
         return None
-    if input_type.kind == "changes":
-        return _changes(table, input_settings)
-    if input_type.kind == "rows" and _is_itself(context):
+    if value_type.kind == "changes":
+        return _changes(table, options)
+    if value_type.kind == "rows" and _is_itself(context):
         _ensure_not_written(context)
-    snapshot = _snapshot(context, table, input_settings, write, is_rows=input_type.kind == "rows")
+    snapshot = _snapshot(context, table, options, write, is_rows=value_type.kind == "rows")
     if snapshot is None:
-        return _nothing_yet(context, table, input_type, engine)
-    if input_type.kind == "snapshot":
+        return _nothing_yet(context, table, value_type, engine)
+    if value_type.kind == "snapshot":
         return snapshot
-    load = loader_for(input_type.annotation, engine)
+    load = loader_for(value_type.annotation, engine)
     is_partitioned = context.has_asset_key and context.has_asset_partitions
     some: PartitionSelection | None = None
     if is_partitioned and context.asset_partition_keys:
         some = select_partitions(context, settings.partition_expr, settings.partition_format)
-    if input_type.by_partition:
+    if value_type.by_partition:
         scopes = {} if some is None else some.scopes(snapshot.schema)
-        return {key: load(snapshot.scan(columns=input_settings.columns, where=where)) for key, where in scopes.items()}
+        return {key: load(snapshot.scan(columns=options.columns, where=where)) for key, where in scopes.items()}
     nothing = Literal(False, BOOLEAN) if is_partitioned else None
     where = nothing if some is None else some.predicate(snapshot.schema)
-    return load(snapshot.scan(columns=input_settings.columns, where=where))
+    return load(snapshot.scan(columns=options.columns, where=where))
 
 
 def input_name(context: dg.InputContext) -> str:
@@ -91,39 +91,37 @@ def _annotation(context: dg.InputContext) -> object:
         return Any
 
 
-def _ensure_supported(context: dg.InputContext, input_type: WantedValue, input_settings: InputSettings) -> None:
+def _ensure_supported(context: dg.InputContext, value_type: WantedValue, options: InputSettings) -> None:
     is_partitioned = context.has_asset_key and context.has_asset_partitions
-    if input_type.by_partition and (not is_partitioned or input_type.kind != "rows"):
+    if value_type.by_partition and (not is_partitioned or value_type.kind != "rows"):
         raise InvalidRequestError(
             f"{input_name(context)} is annotated as a dict, but there is no value for each partition",
             cause="The upstream asset has no partitions" if not is_partitioned else "Only rows come by partition",
             remedy="Annotate it with the type of one value",
         )
-    starts = input_settings.starting_version is not None or input_settings.starting_timestamp is not None
-    if starts != (input_type.kind == "changes"):
+    starts = options.starting_version is not None or options.starting_timestamp is not None
+    if starts != (value_type.kind == "changes"):
         raise InvalidRequestError(
             f"{input_name(context)} needs both the type ChangeFeed and where its changes begin, or neither",
             cause="A change feed needs a first version"
-            if input_type.kind == "changes"
+            if value_type.kind == "changes"
             else "Other types are read as of one version",
             remedy="Give the input's metadata starting_version or starting_timestamp; to go on where the last run "
             "ended, use @delta_asset",
         )
-    chosen = (
-        input_settings.version is not None or input_settings.timestamp is not None or input_settings.columns is not None
-    )
-    if (chosen and input_type.kind == "table") or (input_settings.columns is not None and input_type.kind != "rows"):
+    chosen = options.version is not None or options.timestamp is not None or options.columns is not None
+    if (chosen and value_type.kind == "table") or (options.columns is not None and value_type.kind != "rows"):
         raise InvalidRequestError(
-            f"{input_name(context)} is a {input_type.kind}, to which its metadata cannot be applied",
+            f"{input_name(context)} is a {value_type.kind}, to which its metadata cannot be applied",
             remedy="Leave version, timestamp and columns out, or annotate it with a type of rows",
         )
 
 
 def _snapshot(
-    context: dg.InputContext, table: DeltaTable, input_settings: InputSettings, write: str, *, is_rows: bool
+    context: dg.InputContext, table: DeltaTable, options: InputSettings, write: str, *, is_rows: bool
 ) -> TableSnapshot | None:
-    if input_settings.version is not None or input_settings.timestamp is not None:
-        return table.snapshot(version=input_settings.version, timestamp=input_settings.timestamp)
+    if options.version is not None or options.timestamp is not None:
+        return table.snapshot(version=options.version, timestamp=options.timestamp)
     upstream = context.upstream_output
     if context.has_asset_key or upstream is None:
         return snapshot_or_none(table)
@@ -135,24 +133,24 @@ def _snapshot(
     return snapshot_or_none(table) if write == "ignore" else None
 
 
-def _changes(table: DeltaTable, input_settings: InputSettings) -> ChangeFeed:
+def _changes(table: DeltaTable, options: InputSettings) -> ChangeFeed:
     return table.changes(
-        starting_version=input_settings.starting_version,
-        starting_timestamp=input_settings.starting_timestamp,
-        ending_version=input_settings.version,
-        ending_timestamp=input_settings.timestamp,
+        starting_version=options.starting_version,
+        starting_timestamp=options.starting_timestamp,
+        ending_version=options.version,
+        ending_timestamp=options.timestamp,
     )
 
 
-def _nothing_yet(context: dg.InputContext, table: DeltaTable, input_type: WantedValue, engine: str) -> object:
+def _nothing_yet(context: dg.InputContext, table: DeltaTable, value_type: WantedValue, engine: str) -> object:
     """The value of an input whose table does not exist, or that this run's step has not written."""
-    if input_type.optional:
+    if value_type.optional:
         return None
-    if input_type.by_partition and (not context.asset_partition_keys or _is_itself(context)):
+    if value_type.by_partition and (not context.asset_partition_keys or _is_itself(context)):
         return {}
-    if input_type.kind == "rows" and _is_itself(context):
+    if value_type.kind == "rows" and _is_itself(context):
         declared = None if context.upstream_output is None else context.upstream_output.definition_metadata
-        return empty_value(input_type.annotation, _declared_schema(declared or {}), engine)
+        return empty_value(value_type.annotation, _declared_schema(declared or {}), engine)
     raise TableNotFoundError(
         f"{input_name(context)} has nothing to load: there is no table at {table.uri}"
         if not table.exists()

@@ -135,12 +135,8 @@ def outcome_metadata(report: StepReport) -> Metadata:
 
 def _run_in(commit_info: Mapping[str, object] | None) -> str | None:
     """The Dagster run that a commit names in its `userMetadata`."""
-    run_metadata = user_metadata_of(commit_info)
-    return (
-        str(run_metadata["run_id"])
-        if run_metadata.get("orchestrator") == "dagster" and "run_id" in run_metadata
-        else None
-    )
+    commit = user_metadata_of(commit_info)
+    return str(commit["run_id"]) if commit.get("orchestrator") == "dagster" and "run_id" in commit else None
 
 
 def markdown_text(value: object) -> str:
@@ -261,12 +257,10 @@ def _places(key: dg.AssetKey, graph: Any, instance: dg.DagsterInstance) -> set[s
     defined = graph.get(key).metadata.get("dagster/uri")
     if defined is None:
         event = instance.get_latest_materialization_event(key)
-        event_data: dg.AssetMaterialization | dg.AssetObservation | None = (
-            event.asset_materialization if event else None
-        )
-        if event_data is None:
+        latest: dg.AssetMaterialization | dg.AssetObservation | None = event.asset_materialization if event else None
+        if latest is None:
             observed = instance.fetch_observations(key, limit=1).records
-            event_data = observed[0].event_log_entry.asset_observation if observed else None
-        defined = None if event_data is None else event_data.metadata.get("dagster/uri")
+            latest = observed[0].event_log_entry.asset_observation if observed else None
+        defined = None if latest is None else latest.metadata.get("dagster/uri")
     text = defined.value if isinstance(defined, dg.MetadataValue) else defined
     return {text.rstrip("/")} if isinstance(text, str) else set()

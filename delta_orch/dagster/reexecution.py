@@ -54,14 +54,12 @@ def _ensure_whole(run: dg.DagsterRun, instance: dg.DagsterInstance) -> None:
     steps = _inputs_of_steps(plan, known_state.dynamic_mappings)
     collected = set[str]()
     for step in plan.steps:
-        for step_input in step.inputs if step.key in executed else ():
+        for value in step.inputs if step.key in executed else ():
             # An input that waits for the checks of an asset loads one of its sources; one of nothing only waits.
-            is_collected = hasattr(step_input.source, "sources") and not hasattr(
-                step_input.source, "source_to_load_from"
-            )
-            if is_collected and step_input.dagster_type_key != "Nothing":
-                _ensure_once(step.key, step_input.upstream_output_handles)
-                collected |= {one.step_key for one in set(step_input.upstream_output_handles) - outputs}
+            is_collected = hasattr(value.source, "sources") and not hasattr(value.source, "source_to_load_from")
+            if is_collected and value.dagster_type_key != "Nothing":
+                _ensure_once(step.key, value.upstream_output_handles)
+                collected |= {one.step_key for one in set(value.upstream_output_handles) - outputs}
     without = {key for key in steps if "[" in key}.difference(one.step_key for one in outputs) | collected
     # Steps that this run executes have ended by now, or will. Their key is not known before they are mapped.
     without = {key for key in without if not executed & {key, re.sub(r"\[.*", "[?]", key)}}
@@ -100,19 +98,19 @@ def _inputs_of_steps(plan: Any, mappings: Any) -> dict[str, list[Any]]:
     inputs: dict[str, list[Any]] = {}
     for step in plan.steps:
         if "[?]" not in step.key:
-            inputs[step.key] = [step_input.upstream_output_handles for step_input in step.inputs]
+            inputs[step.key] = [value.upstream_output_handles for value in step.inputs]
             continue
         (by,) = {
-            (step_input.source.resolved_by_step_key, step_input.source.resolved_by_output_name)
-            for step_input in step.inputs
-            if hasattr(step_input.source, "resolved_by_step_key")
+            (value.source.resolved_by_step_key, value.source.resolved_by_output_name)
+            for value in step.inputs
+            if hasattr(value.source, "resolved_by_step_key")
         }
         for key in mappings.get(by[0], {}).get(by[1]) or ():
             inputs[step.key.replace("[?]", f"[{key}]")] = [
-                [step_input.source.resolve(key).step_output_handle]
-                if hasattr(step_input.source, "resolved_by_step_key")
-                else step_input.upstream_output_handles
-                for step_input in step.inputs
+                [value.source.resolve(key).step_output_handle]
+                if hasattr(value.source, "resolved_by_step_key")
+                else value.upstream_output_handles
+                for value in step.inputs
             ]
     return inputs
 

@@ -277,13 +277,13 @@ def build_delta_log_sensor(
                     out_of_reach[store] = error
         after = {one: text for one in failed if (text := before.get(one)) is not None}
         requests, added = list[dg.RunRequest](), list[str]()
-        for one, table_look in sorted(looks.items(), key=lambda item: not item[1].waited):
-            now, left = table_look.wanted[:room], table_look.wanted[room:]
+        for one, result in sorted(looks.items(), key=lambda item: not item[1].waited):
+            now, left = result.wanted[:room], result.wanted[room:]
             room -= len(now)
-            keys = {run.first for run in table_look.wanted}
-            waiting = tuple(key for key in table_look.state.waiting if key not in keys)
-            after[one] = str(SensorState(table_look.state.cursor, waiting, tuple(left)))
-            requests += [run.request(table_look.state.cursor.table_id, tags or {}, table=one) for run in now]
+            keys = {run.first for run in result.wanted}
+            waiting = tuple(key for key in result.state.waiting if key not in keys)
+            after[one] = str(SensorState(result.state.cursor, waiting, tuple(left)))
+            requests += [run.request(result.state.cursor.table_id, tags or {}, table=one) for run in now]
             added += [run.first for run in now if run.first is not None]
         ordered = {one: after[one] for one in followed if one in after}
         if failed and ordered == {one: text for one, text in before.items() if one in followed and text is not None}:
@@ -345,9 +345,7 @@ def _store_of(uri: str, options: Mapping[str, object]) -> object:
 def _reason(looks: Mapping[str, _Look], failed: Mapping[str, DeltaError]) -> str:
     if set(looks) == {""}:
         return looks[""].reason
-    reasons = {
-        name: table_look.reason for name, table_look in looks.items() if not table_look.reason.startswith("Nothing new")
-    }
+    reasons = {name: result.reason for name, result in looks.items() if not result.reason.startswith("Nothing new")}
     reasons |= {name: str(error) for name, error in failed.items()}
     return "\n".join(f"{name}: {reason}" for name, reason in reasons.items()) or f"Nothing new in {len(looks)} tables."
 
