@@ -1,4 +1,8 @@
-"""`DeltaWriteOperator`: rows from a function or a query, written exactly once."""
+"""`DeltaWriteOperator`: rows from a function or a query, written exactly once.
+
+`unit_operator` names the unit, `run_context.TaskRun.relation_to` compares the attempt with the one that the table has
+recorded, `guards` says which rows must stay, and `pipeline.step.Step.run` carries the write out.
+"""
 
 from __future__ import annotations
 

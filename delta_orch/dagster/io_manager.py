@@ -1,4 +1,9 @@
-"""The IO manager that keeps assets in Delta tables."""
+"""The IO manager that keeps assets in Delta tables.
+
+An output is written in three steps: `handle_output` reads the settings, `_step` describes the write, and
+`pipeline.step.Step.run` carries it out. `_attempt` names the units, and `DagsterRun.relation` in `run.py` compares the
+attempt with the one that the table has recorded.
+"""
 
 from __future__ import annotations
 
