@@ -62,9 +62,9 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         op_kwargs: Keyword arguments. (templated)
         write: `overwrite_changed` replaces the partitions that changed in the source, also where they are empty now;
             it is the default if the target has the source's partition columns among its own. `overwrite_partitions`
-            replaces the target's partitions that the rows belong to; `append` adds the rows; `merge` updates those with the same
-            `merge_keys` and inserts the others; `cdc` applies the rows as change events, in any order. With
-            a `FileSource` one of `append` (default), `merge`, `cdc` and `overwrite`, which reads all files each time.
+            replaces the target's partitions that the rows belong to; `append` adds the rows; `merge` updates those with
+            the same `merge_keys` and inserts the others; `cdc` applies the rows as change events, in any order. With a
+            `FileSource` one of `append` (default), `merge`, `cdc` and `overwrite`, which reads all files each time.
         merge_keys: With `merge` and `cdc`: the columns that identify a row.
         sequence_by: With `cdc`: the columns that order the events of a key, as `delete_when`, `except_columns`, `scd`,
             `full_snapshot`, `envelope` and `tombstone_retention`: see `DeltaTable.apply_changes`.
