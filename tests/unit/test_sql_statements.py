@@ -108,28 +108,14 @@ def test_names_without_an_alias_in_a_merge(table: DeltaTable, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "values",
-    ["(1, 'a')", "('one', 'a', NULL)", "(1, 'a', '2024-13-01')", "(1, 'a', NULL), ('1', 'a', NULL)", "(1, 'a', 5)",
-     "('x' || 'y', 'a', NULL)", "(1e30, 'a', NULL)", "(2 * 2, upper('a'), NULL), (5, 6, NULL)",
-     "(2 * 2, 'a', DATE '2024-01-01'), (5, 'b', '2024-01-01')", "(4, 'a', NULL), (1 = 1, 'b', NULL)"],
+    ["(1, 'a')", "('one', 'a', NULL)", "(1, 'a', '2024-13-01')", "(1, 'a', 5)", "('x' || 'y', 'a', NULL)",
+     "(1e30, 'a', NULL)", "(2 * 2, upper('a'), NULL), (5, 6, NULL)", "(1, 'a', DEFAULT)", "(1, name, NULL)",
+     "(1, 'a', NULL), (2, 'b')", '(1, "a", NULL)'],
 )  # fmt: skip
 def test_insert_refuses_what_does_not_fit(table: DeltaTable, values: str) -> None:
     with pytest.raises(DeltaError):
         sql(f"INSERT INTO t VALUES {values}", t=table)
     assert ids(table) == [1, 2, 3]
-
-
-def test_insert_finds_a_type_for_the_values_of_a_column(tmp_path: Path) -> None:
-    """As Spark does for an inline table: `1 + 0` beside `2.5` is a decimal before it is a text."""
-    table = DeltaTable(tmp_path / "t")
-    sql("CREATE TABLE t (s STRING, n DOUBLE, day TIMESTAMP) USING delta", t=table)
-    sql("INSERT INTO t VALUES (1 + 0, 1, DATE '2024-01-01'), (2.5, 2.5D, TIMESTAMP '2024-01-02 10:00:00')", t=table)
-    found = table.snapshot().scan().to_arrow().sort_by("s")
-    assert found["s"].to_pylist() == ["1.0", "2.5"]
-    assert found["n"].to_pylist() == [1.0, 2.5]
-    assert [day.isoformat() for day in found["day"].to_pylist()] == [
-        "2024-01-01T00:00:00+00:00",
-        "2024-01-02T10:00:00+00:00",
-    ]
 
 
 def test_insert_computes_and_casts(table: DeltaTable, tmp_path: Path) -> None:
@@ -157,9 +143,9 @@ def test_insert_takes_nested_values_and_defaults(tmp_path: Path) -> None:
         "b: ARRAY<INT>>, k STRING DEFAULT 'kk') USING delta TBLPROPERTIES ('delta.feature.allowColumnDefaults' = "
         "'supported')"
     )
-    sql("INSERT INTO t VALUES (1, array(), NULL, NULL, DEFAULT), (2, array('q', NULL), NULL, NULL, DEFAULT)", t=table)
-    nested = "named_struct('a', 1, 'b', array())), (4, array(NULL), map('a', NULL), named_struct('a', NULL, 'b', NULL)"
-    sql(f"INSERT INTO t (id, tags, m, st) VALUES (3, array(5), map('a', 2), {nested})", t=table)
+    sql("INSERT INTO t (id, tags) VALUES (1, []), (2, ['q', NULL])", t=table)
+    nested = "{'a': 1, 'b': []}), (4, [NULL], MAP {'a': NULL}, {'a': NULL, 'b': NULL}"
+    sql(f"INSERT INTO t (id, tags, m, st) VALUES (3, [5], MAP {{'a': 2}}, {nested})", t=table)
     sql("INSERT INTO t (id, tags) SELECT 5, []", t=table)
     sql("INSERT INTO t (id) VALUES (NULL)", t=table)
     sql("UPDATE t SET id = 6 WHERE id IS NULL", t=table)
@@ -175,16 +161,12 @@ def test_insert_takes_nested_values_and_defaults(tmp_path: Path) -> None:
     assert rows(table)[1][1] == ["q0", None]
     sql("DELETE FROM t WHERE id = 3 OR (size(tags) > 0 AND tags[size(tags) - 1] IS NULL)", t=table)
     assert [row[:2] for row in rows(table)] == [(1, []), (5, []), (6, None)]
-    for values in (
-        "(8, array(), NULL, NULL, 'k'), (9, array(), NULL, NULL, DEFAULT)",
-        "(DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT)",
-    ):
-        with pytest.raises(UnsupportedExpressionError, match="DEFAULT"):
-            sql(f"INSERT INTO t VALUES {values}", t=table)
-    sql("INSERT INTO t VALUES (8, NULL, map(), (7, array()), 'k'), (9, array(), NULL, NULL, 'kk')", t=table)
-    assert rows(table)[-2:] == [(8, None, [], {"a": 7, "b": []}, "k"), (9, [], None, None, "kk")]
+    with pytest.raises(DeltaError, match="DEFAULT"):
+        sql("INSERT INTO t VALUES (8, [], NULL, NULL, DEFAULT)", t=table)
+    sql("INSERT INTO t VALUES (8, NULL, MAP {'k': 1}, {'a': 7, 'b': []}, 'k'), (9, [], NULL, NULL, 'kk')", t=table)
+    assert rows(table)[-2:] == [(8, None, [("k", 1)], {"a": 7, "b": []}, "k"), (9, [], None, None, "kk")]
     with pytest.raises(DeltaError):
-        sql("INSERT INTO t VALUES (1, array())", t=table)
+        sql("INSERT INTO t VALUES (1, [])", t=table)
 
 
 def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
@@ -192,15 +174,9 @@ def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
     sql(f"CREATE TABLE delta.`{table.uri}` (st STRUCT<a: BIGINT, b: BIGINT>) USING delta")
     sql("INSERT INTO t SELECT {'a': 1, 'b': 2}", t=table)
     sql("INSERT INTO t SELECT struct_pack(a := 3, b := 4)", t=table)
-    sql("INSERT INTO t VALUES ((5, 6)), (named_struct('a', 7L, 'b', NULL)), ((8L, 9)), (NULL)", t=table)
+    sql("INSERT INTO t VALUES ({'a': 7, 'b': NULL}), (NULL)", t=table)
     found = [row["st"] and tuple(row["st"].values()) for row in table.snapshot().scan().to_arrow().to_pylist()]
-    assert sorted(map(str, found)) == ["(1, 2)", "(3, 4)", "(5, 6)", "(7, None)", "(8, 9)", "None"]
-    for structs in (
-        "(named_struct('p', 1L)), ((1, 2))",
-        "(named_struct('b', 1, 'a', 2L)), (named_struct('x', 1, 'y', 2))",
-    ):
-        with pytest.raises(DeltaError, match="same fields in the same order"):
-            sql(f"INSERT INTO t VALUES {structs}", t=table)
+    assert sorted(map(str, found)) == ["(1, 2)", "(3, 4)", "(7, None)", "None"]
     for query in (
         "{'a': 1, 'b': 2, 'c': 3}",
         "{'b': 1, 'a': 2}",
@@ -239,7 +215,7 @@ def test_an_alias_stands_for_the_table(table: DeltaTable) -> None:
 def test_a_column_may_be_called_as_its_table(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     sql("CREATE TABLE t (id INT, t STRUCT<id: INT, x: INT>) USING delta", t=table)
-    sql("INSERT INTO t VALUES (1, (10, 20)), (2, (1, 2))", t=table)
+    sql("INSERT INTO t VALUES (1, {'id': 10, 'x': 20}), (2, {'id': 1, 'x': 2})", t=table)
     sql("UPDATE t SET t.id = t.id + t.x, t.x = 5, t.t.id = `t`.`t`.id + t.t.x WHERE t.x = 20 AND T.t.id > 9", t=table)
     assert rows(table) == [(2, {"id": 1, "x": 2}), (21, {"id": 30, "x": 5})]
     sql("DELETE FROM t AS T WHERE t.id = 2 AND t.x = 2", t=table)
@@ -252,7 +228,7 @@ def test_a_column_may_be_called_as_its_table(tmp_path: Path) -> None:
 
 def test_insert_by_name_and_default(table: DeltaTable) -> None:
     sql("INSERT INTO t BY NAME SELECT 'n' AS NAME, 5 AS id", t=table)
-    sql("INSERT INTO t VALUES (6, DEFAULT, current_date())", t=table)
+    sql("INSERT INTO t (id, day) VALUES (6, current_date())", t=table)
     twin = DeltaTable(f"{table.uri} twin")
     table.clone(twin.uri)
     sql("INSERT WITH SCHEMA EVOLUTION INTO t BY NAME SELECT 'x' AS more, id FROM s WHERE id = 6", t=twin, s=table)
@@ -364,7 +340,7 @@ def test_a_source_of_merge_has_names_of_its_own(table: DeltaTable) -> None:
 def test_integers_of_more_than_64_bits_are_decimals(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "big")
     table.create([column("n", "decimal(38,0)"), column("id", "bigint")])
-    sql("INSERT INTO t (n) VALUES (99999999999999999999), (-18446744073709551616), (1)", t=table)
+    sql("INSERT INTO t (n) VALUES (99999999999999999999::DECIMAL(38)), (-18446744073709551616::DECIMAL(38)), (1)", t=table)
     assert sql("SELECT n FROM t ORDER BY n", t=table)["n"].to_pylist() == [-(2**64), 1, 10**20 - 1]
     with pytest.raises(DeltaError):
         sql("INSERT INTO t (id) VALUES (99999999999999999999)", t=table)
@@ -946,8 +922,8 @@ def test_truncate_and_replace(table: DeltaTable, tmp_path: Path) -> None:
         "MERGE INTO t USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET a = now(), b = current_timestamp(), "
         "c = localtimestamp(), d = current_date() WHEN NOT MATCHED THEN INSERT (id, a, b, c, d) VALUES (s.id, now(), "
         "current_timestamp(), localtimestamp(), current_date())",
-        "INSERT INTO t (a, b, c, d) VALUES (now(), current_timestamp(), localtimestamp(), current_date()), "
-        "(current_timestamp(), now(), localtimestamp(), current_date())",
+        "INSERT INTO t (a, b, c, d) VALUES (now(), current_timestamp, localtimestamp, current_date), "
+        "(current_timestamp, now(), localtimestamp, current_date)",
     ],
 )
 def test_a_statement_has_one_moment(tmp_path: Path, statement: str) -> None:

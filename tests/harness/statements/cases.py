@@ -24,6 +24,8 @@ from tests.harness.statements.expressions import (
     quoted,
 )
 
+VALUES_TABLE = "{values}"
+
 POOL = {
     **SQL_TYPES, "id": "BIGINT", "v": "BIGINT", "Case": "INT", "ch": "CHAR(4)", "arr": "ARRAY<INT>",
     "mm": "MAP<STRING, INT>", "tiny": "DECIMAL(5, 1)", "ns": "STRUCT<x: STRUCT<y: DECIMAL(10, 2)>, z: DATE>",
@@ -103,15 +105,24 @@ def _create(rng: random.Random, names: Sequence[str], how: str) -> str:
     return f"{text} TBLPROPERTIES ({listed})" if listed else text
 
 
-def fill_text(rng: random.Random, shape: Shape, into: str, first: int, rows: int, strict: bool = True) -> str:
-    """An INSERT of constants into every column that takes one; `u` counts. `strict`: they fit."""
-    schema = shape.source if into == SOURCE else shape.schema
-    names = [name for name in schema.names if into == SOURCE or name in shape.given]
+def fill_text(rng: random.Random, shape: Shape, first: int, rows: int) -> str:
+    """An INSERT of constants that fit into every column of the source; `u` counts."""
+    names = shape.source.names
+    return f"INSERT INTO {SOURCE} ({_names(names)}) {_rows(rng, shape.source, names, first, rows, strict=True)}"
+
+
+def insert_values(rng: random.Random, shape: Shape, names: Sequence[str], first: int, rows: int) -> Statement:
+    """Constants for some columns, or what is cast to them."""
+    text = f"INSERT INTO {TABLE} ({_names(names)}) SELECT * FROM {VALUES_TABLE}"
+    return Statement(text, values=_rows(rng, shape.schema, names, first, rows, strict=rng.random() < 0.5))
+
+
+def _rows(rng: random.Random, schema: pa.Schema, names: Sequence[str], first: int, rows: int, *, strict: bool) -> str:
     values = [
         ", ".join(str(first + i) if name == "u" else constant(rng, schema.field(name).type, strict) for name in names)
         for i in range(rows)
     ]
-    return f"INSERT INTO {into} ({', '.join(map(quoted, names))}) VALUES ({'), ('.join(values)})"
+    return f"VALUES ({'), ('.join(values)})"
 
 
 def statement(rng: random.Random, shape: Shape) -> Statement:
@@ -128,18 +139,8 @@ def _at(rng: random.Random, shape: Shape, text: str) -> Statement:
 
 
 def _values(rng: random.Random, shape: Shape) -> Statement:
-    text = fill_text(rng, shape, TABLE, rng.randint(100, 999), rng.randint(1, 3), rng.random() < 0.5)
-    if rng.random() < 0.3:
-        chosen = rng.sample(list(shape.given), rng.randint(1, len(shape.given)))
-        return Statement(f"INSERT INTO {TABLE} ({_names(chosen)}) VALUES ({_constants(rng, shape, chosen)})")
-    if rng.random() < 0.2 and list(shape.given) == shape.schema.names:
-        text = re.sub(r" \(.*?\) VALUES", " VALUES", text, count=1)
-    return Statement(text)
-
-
-def _constants(rng: random.Random, shape: Shape, names: Sequence[str]) -> str:
-    types = [shape.schema.field(name).type for name in names]
-    return ", ".join("DEFAULT" if rng.random() < 0.06 else constant(rng, kind) for kind in types)
+    names = rng.sample(list(shape.given), rng.randint(1, len(shape.given))) if rng.random() < 0.3 else shape.given
+    return insert_values(rng, shape, names, rng.randint(100, 999), rng.randint(1, 3))
 
 
 def _names(names: Sequence[str]) -> str:

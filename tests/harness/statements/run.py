@@ -37,7 +37,7 @@ from tests.harness.sequences.run import (
     ensure_same,
     tells,
 )  # fmt: skip
-from tests.harness.statements.cases import Shape, create_texts, fill_text, statement, told
+from tests.harness.statements.cases import Shape, create_texts, fill_text, insert_values, statement, told
 from tests.harness.statements.expressions import PARQUET, PATH
 from tests.interop.reference_client import Reference, ReferenceError
 
@@ -78,13 +78,13 @@ def check_case(seed: int, directory: Path, reference: Reference, engines: Mappin
         _write_files(copies)
         copies.versions = {path: [DeltaTable(path).version()] for path in copies.paths.values()}
         shape = _shape(copies, source)
-        texts[0] = fill_text(rng, shape, "{source}", 3, 6)
+        texts[0] = fill_text(rng, shape, 3, 6)
         reference.run(_placed(texts[0], source, source))
-        todo = [Statement(fill_text(rng, shape, "{table}", first, 4)) for first in (0, 4)]
+        todo = [insert_values(rng, shape, shape.given, first, 4) for first in (0, 4)]
         left = rng.randint(12, 17)
         while left and len(texts) < 60:
             chosen = todo.pop() if todo else statement(rng, _shape(copies, source))
-            texts[len(texts) - 2] = chosen.sql
+            texts[len(texts) - 2] = f"{chosen.sql} -- {chosen.values}" if chosen.values else chosen.sql
             left -= _step(chosen, copies, source, reference, found)
     except Exception as error:
         raise Differs(f"{type(error).__name__} {error}\n{told(texts)}") from error
@@ -103,7 +103,13 @@ def _shape(copies: Copies, source: Path) -> Shape:
 
 
 def _placed(text: str, table: Path, source: Path, version: object = "") -> str:
-    lies = {"{table}": table, "{source}": source, "{clone}": f"{table}-clone", "{converted}": f"{table}-files"}
+    lies = {
+        "{table}": table,
+        "{source}": source,
+        "{values}": f"{source}-values",
+        "{clone}": f"{table}-clone",
+        "{converted}": f"{table}-files",
+    }
     places = {name: f"delta.`{path}`" for name, path in lies.items()}
     places |= {"{version}": str(version), PATH: str(table), PARQUET: f"parquet.`{table}-files`"}
     return re.sub(r"\{[a-z]+\}", lambda match: places.get(match[0], match[0]), text)
@@ -192,6 +198,8 @@ def _everywhere(
     """Run a statement on each table, as long as what runs is an expression that the first engine evaluates. Returns
     what each refusal says, None where it ran."""
     refusals: dict[str, str | None] = {}
+    if chosen.values is not None:
+        reference.run(_placed(f"CREATE OR REPLACE TABLE {{values}} USING delta AS {chosen.values}", source, source))
     for name, path in copies.paths.items():
         versions = copies.versions.get(path)
         number = "" if chosen.restores is None or versions is None else versions[chosen.restores + 1]
