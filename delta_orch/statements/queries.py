@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from delta_orch.delta_table import DeltaTable, TableSnapshot
+from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.base import Engine, Relation
-from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
 from delta_orch.expressions.tokens import Token
 from delta_orch.log.write.commit_options import CommitOptions, EveryRow
@@ -83,13 +83,10 @@ class Query:
     Attributes:
         text: For the engine.
         tables: What the names stand for, with what is asked for of them.
-        where: For Spark, which knows no statistics over Connect: the text of the predicate where all of it is about
-            rows of the one table of the query, None otherwise.
     """
 
     text: str
     tables: dict[str, Source]
-    where: str | None
 
     @property
     def sources(self) -> Collection[Source]:
@@ -120,21 +117,11 @@ class Query:
 
     def _relations(self, session: Session, engine: Engine) -> dict[str, Relation]:
         values = {name: source.value(session) for name, source in self.tables.items()}
-        relations = {name: self._relation(session, engine, value) for name, value in values.items()}
+        relations = {name: session.relation(engine, value) for name, value in values.items()}
         if engine.name == "spark":
             for relation in relations.values():
                 ensure_no_column_in_double_quotes(self.text, engine.schema(relation))
         return relations
-
-    def _relation(self, session: Session, engine: Engine, value: object) -> Relation:
-        if isinstance(value, TableSnapshot) and self.where is not None:
-            try:
-                relation: Relation = value.scan(where=self.where).to_relation(engine)
-            except DeltaError:
-                pass  # The query has the predicate, too.
-            else:
-                return relation
-        return session.relation(engine, value)
 
 
 def options_of_commit(
@@ -178,10 +165,6 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
     tables: dict[str, Source] = {}
     levels = [_Level()]
     position = cursor.token.start
-    sources = selects = 0
-    where_at: int | None = None
-    where_end: int | None = None
-    behind = -1  # Where a WHERE stands that is about the table alone: what stands before it may make other columns.
     before = "("
     while cursor.token.kind != "end":
         token = cursor.token
@@ -198,7 +181,6 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
             else:
                 source = versioned(cursor)
                 table_name = source.table
-            sources += 1
             is_table = session.is_table(table_name, named_within)
             if is_table or source != Source(table_name):
                 label = _label(source, tables, named)
@@ -210,8 +192,6 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
                 pieces += [cursor.source[position:start], text]
                 position = cursor.tokens[cursor.index - 1].end
             before = ""
-            alias_at = cursor.index + cursor.at("AS")
-            behind = alias_at + (alias_at > cursor.index or _is_alias(cursor))
             continue
         if word == "(":
             levels.append(_Level(is_from=level.is_from and before in ("FROM", "JOIN", ",", "(")))
@@ -220,31 +200,18 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
                 cursor.refuse("a parenthesis is not opened")
             levels.pop()
         elif word == "SELECT":
-            selects += 1
             level.is_from = False
         elif word == "FROM" and level.is_query and before != "DISTINCT":
             level.is_from = True
         elif word in _AFTER_FROM:
             level.is_from = level.is_from and word == "ON"
-            if len(levels) == 1 and word == "WHERE":
-                where_at = token.end if cursor.index == behind else None
-            elif len(levels) == 1 and where_at is not None and where_end is None:
-                where_end = token.start
-        elif word in ("JOIN", "UNION"):
-            sources += 1
         before = word
         cursor.index += 1
     if len(levels) > 1:
         cursor.refuse(") is missing")
     end = cursor.tokens[cursor.index - 1].end
-    where = None
-    if where_at is not None and not of_duckdb and sources == 1 and selects == 1 and len(tables) == 1:
-        stop = end if where_end is None else where_end
-        # A dot may stand behind the table's name as well as behind a struct's.
-        if not any(token.text == "." for token in cursor.tokens if where_at <= token.start < stop):
-            where = cursor.source[where_at:stop].strip()
     pieces.append(cursor.source[position:end])
-    return Query("".join(pieces), tables, where)
+    return Query("".join(pieces), tables)
 
 
 def query_in_parentheses(cursor: Cursor, session: Session) -> str:

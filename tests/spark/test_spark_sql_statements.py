@@ -81,22 +81,3 @@ def test_statements_leave_the_rows_of_the_local_engine(classic: SparkEngine, tmp
     expected = answers(tmp_path / "local", "local")
     for one, other in zip(answers(tmp_path / "spark", classic), expected, strict=True):
         assert one == other
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("SELECT count(*) AS n FROM t TABLESAMPLE (3 ROWS) WHERE v > 5", [(1,)]),
-        ("SELECT id, v FROM t PIVOT (sum(v) FOR day IN ('a' AS v, 'b')) WHERE v > 8 ORDER BY id", [(1, 9)]),
-        ("SELECT name FROM t UNPIVOT (v FOR name IN (id, v)) WHERE v = 7", [("v",)]),
-        ("SELECT x.day FROM t LATERAL VIEW explode(array('n', day)) x AS day WHERE x.day = 'a'", [("a",)] * 2),
-    ],
-)
-def test_a_predicate_is_about_what_stands_behind_the_table(
-    classic: SparkEngine, tmp_path: Path, query: str, expected: list[Any]
-) -> None:
-    table = DeltaTable(tmp_path)
-    table.append(pa.table({"id": [1, 1, 2, 2], "day": ["a", "a", "b", "b"], "v": [4, 5, 6, 7]}))
-    answer: Any = delta_orch.sql(query, engine=classic, tables={"t": table})
-    assert [tuple(row) for row in answer.collect()] == expected
