@@ -13,9 +13,11 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from delta_orch.errors import (
     FileExistsInStoreError,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
@@ -65,18 +68,18 @@ class LocalStore(LogStore):
 
     def read_bytes(self, path: str) -> bytes:
         full = self._allowed(path)
-        return _patiently(lambda: _read(full), "read", full)
+        return _patiently("read", full, _read, full)
 
     def open_input(self, path: str) -> pa.NativeFile:
         import pyarrow as pa
 
         full = self._allowed(path)
         ensure_regular_file(full)
-        return _patiently(lambda: pa.OSFile(full, "rb"), "open", full)
+        return _patiently("open", full, pa.OSFile, full, "rb")
 
     def head(self, path: str) -> FileMeta | None:
         full = self._full(path)
-        return _patiently(lambda: _looked_up(path, full), "look at", full)
+        return _patiently("look at", full, _looked_up, path, full)
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
         entries = [e for e in self._entries(directory) if e.name >= start_name and not _is_temporary(e.name)]
@@ -154,7 +157,7 @@ class LocalStore(LogStore):
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
         full = self._allowed(directory)
-        return _patiently(lambda: _listed(full), "list", full)
+        return _patiently("list", full, _listed, full)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         with self.stage(os.path.dirname(path), data) as staged:
@@ -269,14 +272,14 @@ class LocalStore(LogStore):
             ensure_regular_file(path)
 
 
+@dataclass(eq=False)
 class _LocalStagedFile(StagedFile):
     """A temporary file, complete and on disk; it becomes the real one by a second name."""
 
-    def __init__(self, root: str, temporary: str, status: os.stat_result) -> None:
-        self._root = root
-        self._temporary = temporary
-        self._status = status
-        self._is_gone = False
+    _root: str
+    _temporary: str
+    _status: os.stat_result
+    _is_gone: bool = False
 
     def put_if_absent(self, path: str) -> FileMeta:
         full = f"{self._root}/{path}"
@@ -346,7 +349,9 @@ def _write_temporary(directory: str, data: bytes | memoryview) -> tuple[str, os.
         descriptor = _again(e, lambda: _create(temporary), "create a file in", directory)
     try:
         try:
-            _write_all(descriptor, data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
             status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
@@ -394,12 +399,12 @@ def _listed(full: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _patiently(act: Callable[[], T], action: str, full: str) -> T:
+def _patiently(action: str, full: str, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What a call gives that changes nothing. Raises as `_again`."""
     try:
-        return act()
+        return act(*args, **kwargs)
     except OSError as e:
-        return _again(e, act, action, full)
+        return _again(e, partial(act, *args, **kwargs), action, full)
 
 
 def _again(error: OSError, act: Callable[[], T], action: str, full: str) -> T:
@@ -423,12 +428,6 @@ def _create(path: str) -> int:
     except FileNotFoundError:
         local_sync.make_directory(os.path.dirname(path))
         return os.open(path, flags, 0o666)
-
-
-def _write_all(descriptor: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def _link(temporary: str, full: str) -> None:

@@ -262,7 +262,10 @@ class FileWriter:
 
         A file that would take more memory than readers allow it for its size (`storage.expansion`) ends before them.
         """
-        rows = self._layout.in_file(unified(rows))
+        if any(map(pa.types.is_dictionary, rows.schema.types)):
+            # One dictionary a column: Arrow writes the first of a row group, and plain values after that.
+            rows = rows.unify_dictionaries()
+        rows = self._layout.in_file(rows)
         row_bytes = sum(map(plain_size, rows.to_batches()))
         if self._writer is not None and not _is_readable(self._row_bytes + row_bytes, self.size_bytes):
             self._finish()
@@ -330,12 +333,6 @@ class FileWriter:
         except OSError:
             # The error that made the caller give up is the one to report, and this is most likely the same.
             return
-
-
-def unified(rows: pa.Table) -> pa.Table:
-    """The rows with one dictionary for each column that has some: Arrow writes the first of a row group, and plain
-    values after that."""
-    return rows.unify_dictionaries() if any(map(pa.types.is_dictionary, rows.schema.types)) else rows
 
 
 def _with_types(schema: pa.Schema, source: pa.Schema) -> pa.Schema:

@@ -72,8 +72,16 @@ def write_relation(
         with_nan: As `FileLayout.with_nan`.
     """
     target = schema_to_arrow(as_nullable(spec.written_schema))
-    checks = _checks(spec)
-    fillers = _fillers(spec)
+    checks: Sequence[BatchCheck] = ()
+    if spec.checks or spec.lengths or _holds_rules(spec.schema):
+        from delta_orch.engines.local.row_checks import batch_checks
+
+        checks = batch_checks(spec.schema, spec.checks, spec.lengths)
+    fillers: Sequence[Filler] = ()
+    if spec.defaults or spec.identities or spec.generated:
+        from delta_orch.engines.local.computed_columns import column_fillers
+
+        fillers = column_fillers(spec)
     variants = [f.name for f in spec.schema if f.data_type == VARIANT] if spec.shred_variants else []
     # Rules are about plain text, and partitions are named by it.
     kept = () if checks or fillers else [name for name in target.names if name not in spec.partition_columns]
@@ -141,25 +149,9 @@ def write_shared(plan: ScanPlan, spec: WriteSpec, *, file_size_bytes: int) -> li
         pool.end()
 
 
-def _checks(spec: WriteSpec) -> Sequence[BatchCheck]:
-    if not (_holds_rules(spec.schema) or spec.checks or spec.lengths):
-        return ()
-    from delta_orch.engines.local.row_checks import batch_checks
-
-    return batch_checks(spec.schema, spec.checks, spec.lengths)
-
-
 @lru_cache(maxsize=64)
 def _holds_rules(schema: StructType) -> bool:
     return holds_variant(schema) or next(not_null_places(schema), None) is not None
-
-
-def _fillers(spec: WriteSpec) -> Sequence[Filler]:
-    if not (spec.defaults or spec.identities or spec.generated):
-        return ()
-    from delta_orch.engines.local.computed_columns import column_fillers
-
-    return column_fillers(spec)
 
 
 def blank_to_null(rows: pa.RecordBatch, spec: WriteSpec) -> pa.RecordBatch:

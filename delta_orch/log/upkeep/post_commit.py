@@ -22,7 +22,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import delta_orch.arrow_compute as pc
@@ -72,14 +73,18 @@ def do_upkeep(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
     """
     store, version = log.store, commit.version
     if store.is_near:
-        _attempt(log, version, "write the checksum", lambda: _write_checksum(store, commit))
+        with _attempting(log, version, "write the checksum"):
+            _write_checksum(store, commit)
     if commit.table.properties.symlink_manifests:
         from delta_orch.log.upkeep.manifest_writer import keep_manifests
 
-        _attempt(log, version, "write the symlink manifests", lambda: keep_manifests(log, read, commit))
-    _attempt(log, version, "report the commit", lambda: store.report_commit(_figures(commit)))
+        with _attempting(log, version, "write the symlink manifests"):
+            keep_manifests(log, read, commit)
+    with _attempting(log, version, "report the commit"):
+        store.report_commit(_figures(commit))
     if version:
-        _attempt(log, version, "write the checkpoint", lambda: _do_or_defer(log, read, commit))
+        with _attempting(log, version, "write the checkpoint"):
+            _do_or_defer(log, read, commit)
 
 
 def _figures(commit: Committed) -> dict[str, int | None]:
@@ -97,13 +102,16 @@ def _do_or_defer(log: TableLog, read: Snapshot | None, commit: Committed) -> Non
     if not log.store.publish(version):
         return  # Neither a checkpoint nor a compaction may stand for it.
     if version % properties.checkpoint_interval:
-        _attempt(log, version, "compact the log", lambda: _compact_log(log, read, version, properties))
+        with _attempting(log, version, "compact the log"):
+            _compact_log(log, read, version, properties)
         return
 
     def act() -> None:
-        _attempt(log, version, "write the checkpoint", lambda: _write_checkpoint(log, read, version))
+        with _attempting(log, version, "write the checkpoint"):
+            _write_checkpoint(log, read, version)
         if properties.enable_expired_log_cleanup and not log.store.is_catalog_managed:
-            _attempt(log, version, "clean up the log", lambda: _clean_up_once_a_day(log, version, properties))
+            with _attempting(log, version, "clean up the log"):
+                _clean_up_once_a_day(log, version, properties)
 
     if _may_wait_for(log.store, read, commit):
         act()
@@ -206,11 +214,12 @@ def _clean_up_once_a_day(log: TableLog, version: int, properties: TablePropertie
     _cleaned_up[log.store.uri] = cut_off
 
 
-def _attempt(log: TableLog, version: int, what: str, act: Callable[[], object]) -> None:
+@contextmanager
+def _attempting(log: TableLog, version: int, what: str) -> Iterator[None]:
+    """Log a failure of the block, as the commit is visible and the next commit tries again."""
     try:
-        act()
+        yield
     except Exception:
-        # The commit is visible; the next commit tries again.
         _LOGGER.warning("Could not %s of version %d of %s", what, version, log.store.uri, exc_info=True)
 
 

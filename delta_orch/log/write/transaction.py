@@ -419,21 +419,19 @@ class Transaction(Staging):
     def _finish(self, version: int, timestamp_ms: int, attempt: int) -> CommitResult:
         _LOGGER.info("Committed version %d of %s in attempt %d", version, self.log.store.uri, attempt)
         if self.log.observer is not None:
-            self.log.observer(self.log, self.snapshot, self._committed(version))
+            actions = self._fitted or self._staged
+            commit = Committed(
+                version=version,
+                actions=actions,
+                txns=self._txn_actions(),
+                txn_id=self._provenance.txn_id,
+                operation=self._provenance.operation,
+                in_commit_timestamp_ms=self._in_commit_timestamp_ms,
+                before=self._base,
+                table=self._result().after(actions.protocol, actions.metadata),
+            )
+            self.log.observer(self.log, self.snapshot, commit)
         return self._end(version, timestamp_ms, attempt, self._provenance.all_metrics)
-
-    def _committed(self, version: int) -> Committed:
-        actions = self._fitted or self._staged
-        return Committed(
-            version=version,
-            actions=actions,
-            txns=self._txn_actions(),
-            txn_id=self._provenance.txn_id,
-            operation=self._provenance.operation,
-            in_commit_timestamp_ms=self._in_commit_timestamp_ms,
-            before=self._base,
-            table=self._result().after(actions.protocol, actions.metadata),
-        )
 
     def _skip(self, base: CommitBase, attempt: int) -> CommitResult:
         _LOGGER.info("Nothing to commit to %s: recorded already by version %d", self.log.store.uri, base.version)
