@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ _WRITTEN_BY_HAND = frozenset({"index"})
 """`pyarrow.compute` takes other arguments than Arrow's function of this name."""
 
 
-def cast(values: Any, target: pa.DataType, safe: bool = True) -> Any:
+def cast(values: pa.Array | pa.ChunkedArray, target: pa.DataType, safe: bool = True) -> pa.Array:
     """`pyarrow.compute.cast`."""
     from pyarrow import _compute
 
@@ -30,7 +31,7 @@ def cast(values: Any, target: pa.DataType, safe: bool = True) -> Any:
     return _compute.call_function("cast", [values], options)
 
 
-def fill_null(values: Any, value: Any) -> Any:
+def fill_null(values: pa.Array | pa.ChunkedArray, value: object) -> pa.Array:
     """`pyarrow.compute.fill_null`, for values of one type."""
     from pyarrow import _compute
 
@@ -42,7 +43,7 @@ def fill_null(values: Any, value: Any) -> Any:
     return _compute.call_function("coalesce", [values, value])
 
 
-def sort_by(rows: Any, *names: str) -> Any:
+def sort_by(rows: pa.Table, *names: str) -> pa.Table:
     """The rows by these columns, ascending, as `pyarrow.Table.sort_by` has them."""
     from pyarrow import _compute
 
@@ -83,7 +84,7 @@ def __getattr__(name: str) -> Any:
     return found
 
 
-def _caller(function: Any) -> Any:
+def _caller(function: Any) -> Callable[..., Any]:
     from pyarrow import _compute
 
     options_of: Any = getattr(_compute, function._doc.options_class or "", None)

@@ -16,6 +16,8 @@ from delta_orch.protocol.types import StructField
 from delta_orch.table.column_definitions import column, identity_column
 
 T = TypeVar("T")
+Arguments = dict[str, Any]
+"""The arguments of a pattern by their names. The method that reads one decides its type."""
 
 _MAX_CHARACTERS = 4 * 1024 * 1024
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
@@ -110,7 +112,7 @@ class Cursor:
     # Patterns: WORDS and signs as they stand, `A|B` for one of two, `{kind name}` for an argument that the method
     # `kind` reads, and `[…]` for what may be left out; of `[name: …]` the result says whether it is there.
 
-    def read(self, pattern: str, stops: Sequence[str] = ()) -> dict[str, Any]:
+    def read(self, pattern: str, stops: Sequence[str] = ()) -> Arguments:
         """The arguments of a pattern, by name; None for those that are left out.
 
         Args:
@@ -118,11 +120,11 @@ class Cursor:
 
         Raises InvalidRequestError: The text does not go on like that.
         """
-        arguments: dict[str, Any] = {}
+        arguments: Arguments = {}
         self._read(_items_of(pattern), arguments, stops)
         return arguments
 
-    def _read(self, items: Sequence[_Item], arguments: dict[str, Any], stops: Sequence[str]) -> None:
+    def _read(self, items: Sequence[_Item], arguments: Arguments, stops: Sequence[str]) -> None:
         for place, item in enumerate(items):
             following = items[place + 1 :]
             if item.group:
@@ -151,7 +153,7 @@ class Cursor:
                 return False
         return True
 
-    def first_of(self, patterns: Mapping[str, T], stops: Sequence[str] = ()) -> tuple[T, dict[str, Any]]:
+    def first_of(self, patterns: Mapping[str, T], stops: Sequence[str] = ()) -> tuple[T, Arguments]:
         """The first pattern that the text goes on with, up to the end of the statement or to a word of `stops`: what
         stands for it, and its arguments.
 
@@ -175,9 +177,9 @@ class Cursor:
             self.refuse("a part is missing" if self.token.kind == "end" else "is not part of the statement")
         raise problem
 
-    def clauses(self, *patterns: str, stops: Sequence[str] = ()) -> dict[str, Any]:
+    def clauses(self, *patterns: str, stops: Sequence[str] = ()) -> Arguments:
         """Parts in any order, each at most once, as long as one comes. Arguments as of `read`."""
-        arguments: dict[str, Any] = {}
+        arguments: Arguments = {}
         waiting = [_items_of(pattern) for pattern in patterns]
         ends = [*(word for items in waiting for word in _words_ahead(items)), *stops]
         for items in waiting:
@@ -305,20 +307,20 @@ class Cursor:
         self.listed(take_one)
         return found
 
-    def assignments(self, *stops: str) -> dict[Any, str]:
+    def assignments(self, *stops: str) -> dict[Column, str]:
         """`a = value, b.c = value`, each column as a node, which no name can break."""
-        found: dict[Any, str] = {}
+        values: dict[Column, str] = {}
 
         def take_one() -> None:
             column = Column(tuple(self.path()))
             self.expect("=")
-            if column in found:
+            if column in values:
                 problem = f"The column {'.'.join(column.path)[:200]} is assigned twice"
                 raise InvalidRequestError(problem, remedy="Assign it once")
-            found[column] = self.text(",", *stops)
+            values[column] = self.text(",", *stops)
 
         self.each(take_one)
-        return found
+        return values
 
     def paths(self) -> list[Column]:
         """Columns in parentheses, as nodes."""
@@ -356,14 +358,14 @@ class Cursor:
             generated_as=generated,
         )
 
-    def generation(self) -> str | dict[str, Any]:
+    def generation(self) -> str | Arguments:
         """`ALWAYS AS (expression)`, or what an identity column takes."""
         begin = self.read("[always: ALWAYS] [by_default: BY DEFAULT] AS [identity: IDENTITY]")
         if begin["always"] == begin["by_default"] or not (begin["always"] or begin["identity"]):
             self.refuse("ALWAYS AS (…) or AS IDENTITY is missing")
         if not begin["identity"]:
             return str(self.read("( {text expression} )")["expression"])
-        numbers: dict[str, Any] = {"allow_explicit_insert": begin["by_default"]}
+        numbers: Arguments = {"allow_explicit_insert": begin["by_default"]}
         if self.take("("):
             options = self.clauses("START WITH {signed start}", "INCREMENT BY {signed step}")
             self.expect(")")
@@ -377,11 +379,11 @@ class Cursor:
         self.take(",")
         return number
 
-    def additions(self) -> list[tuple[str, str, dict[str, Any]]]:
+    def additions(self) -> list[tuple[str, str, Arguments]]:
         """Columns that ALTER TABLE adds: name, type, and options of `add_column`."""
         return self.listed(self._addition) if self.at("(") else self.each(self._addition)
 
-    def _addition(self) -> tuple[str, str, dict[str, Any]]:
+    def _addition(self) -> tuple[str, str, Arguments]:
         begin = self.read("{column column} {type data_type}")
         parts = self.clauses(
             "[required: NOT NULL]", "COMMENT {string comment}", "[first: FIRST]", "AFTER {name after}", stops=(",", ")")

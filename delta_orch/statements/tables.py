@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError, InvalidRequestError, TableExistsError
 from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.protocol.types import StructField
-from delta_orch.statements.cursor import Cursor, TableName
-from delta_orch.statements.queries import options_of_commit, parse_query
+from delta_orch.statements.cursor import Arguments, Cursor, TableName
+from delta_orch.statements.queries import Query, options_of_commit, parse_query
 from delta_orch.statements.session import Session, Statement, unsupported
 from delta_orch.verbs.overwrite import overwrite
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def calls(method: str, *, with_engine: bool = False) -> Callable[..., object]:
     """A statement that is one call: of a method of its table, with the arguments that the statement has."""
 
-    def call(session: Session, table: TableName, **arguments: Any) -> object:
+    def call(session: Session, table: TableName, **arguments: object) -> object:
         engine = {"engine": session.choice} if with_engine else {}
         stated = {name: value for name, value in arguments.items() if value is not None and value is not False}
         return getattr(session.target(table), method)(**engine, **{**session.options, **stated})
@@ -113,7 +113,7 @@ def create(cursor: Cursor, session: Session) -> Statement:
 
 
 def _create(
-    fields: list[StructField], definition: dict[str, Any], replaces: bool, session: Session, table: DeltaTable
+    fields: list[StructField], definition: Arguments, replaces: bool, session: Session, table: DeltaTable
 ) -> object:
     if replaces:
         return table.create_or_replace(fields, **definition, **session.options)
@@ -121,7 +121,7 @@ def _create(
     return table.create(fields, **definition, **session.options)
 
 
-def _create_as(query: Any, definition: dict[str, Any], replaces: bool, session: Session, table: DeltaTable) -> object:
+def _create_as(query: Query, definition: Arguments, replaces: bool, session: Session, table: DeltaTable) -> object:
     engine = session.engine()
     if replaces:
         options = options_of_commit(query, session, table)
@@ -139,7 +139,7 @@ def _ensure_absent(table: DeltaTable) -> None:
         raise TableExistsError(f"There is a table at {table.uri}", remedy="Write IF NOT EXISTS, or drop it")
 
 
-def _clone(clone: dict[str, Any], replaces: bool, session: Session, target: DeltaTable) -> CommitResult:
+def _clone(clone: Arguments, replaces: bool, session: Session, target: DeltaTable) -> CommitResult:
     is_shallow = not clone["deep"]
     version, timestamp = clone["version"]
     return session.target(clone["source"]).clone(
@@ -177,7 +177,7 @@ def _properties_and_comment(properties: dict[str, str]) -> tuple[dict[str, str],
 # ALTER TABLE
 
 
-def alter(change: Callable[..., Alteration], session: Session, table: TableName, **arguments: Any) -> object:
+def alter(change: Callable[..., Alteration], session: Session, table: TableName, **arguments: object) -> object:
     """ALTER TABLE: `change` is one of `ALTERATIONS`."""
     alteration = change(session.target(table).alter(), **arguments)
     return alteration.commit(engine=session.choice, **session.options)
@@ -195,16 +195,16 @@ def _unset_properties(alteration: Alteration, if_exists: bool, keys: list[str]) 
     return alteration if others == keys else alteration.set_description("")
 
 
-def _add_columns(alteration: Alteration, columns: list[tuple[str, str, dict[str, Any]]]) -> Alteration:
+def _add_columns(alteration: Alteration, columns: list[tuple[str, str, Arguments]]) -> Alteration:
     for name, data_type, options in columns:
         alteration = alteration.add_column(name, data_type, **options)
     return alteration
 
 
-def _method(name: str, **fixed: Any) -> Callable[..., Alteration]:
+def _method(name: str, **fixed: object) -> Callable[..., Alteration]:
     """A method of `Alteration`, whose arguments have the names of the pattern's."""
 
-    def change(alteration: Alteration, columns: Sequence[str] = (), **arguments: Any) -> Alteration:
+    def change(alteration: Alteration, columns: Sequence[str] = (), **arguments: object) -> Alteration:
         answer: Alteration = getattr(alteration, name)(*columns, **arguments, **fixed)
         return answer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
 from pyspark.sql.connect.expressions import ColumnReference, LiteralExpression
@@ -30,6 +30,7 @@ from delta_orch.protocol.types import TIMESTAMP, TIMESTAMP_NTZ, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType as SparkStructType
 
 _INTEGERS = ("byte", "short", "integer", "long")
 _COMPARISONS = {"==": "==", "<=>": "<=>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -52,7 +53,7 @@ class ScanFrame(ConnectDataFrame):  # type: ignore[misc]  # untyped
         # `frame.id` refers to the plan by this number: it is the same with fewer files.
         self._number = LogicalPlan._fresh_plan_id() if plan_id is None else plan_id
         self._built: LogicalPlan | None = None
-        self._cached_schema: Any = None
+        self._cached_schema: SparkStructType | None = None
         super().__init__(self, session)
 
     @property
@@ -67,12 +68,12 @@ class ScanFrame(ConnectDataFrame):  # type: ignore[misc]  # untyped
         """Set by the base class, before there is a plan."""
 
     @property
-    def _schema(self) -> Any:
+    def _schema(self) -> SparkStructType:
         if self._cached_schema is None:
             self._cached_schema = self._made(replace(self._scan, files=self._scan.files.slice(0, 0))).schema
         return self._cached_schema
 
-    def _made(self, scan: ScanPlan) -> Any:
+    def _made(self, scan: ScanPlan) -> DataFrame:
         with spark_errors(f"read {scan.store.uri}", is_analysis=True):
             return self._build(scan)
 
@@ -96,7 +97,7 @@ class ScanFrame(ConnectDataFrame):  # type: ignore[misc]  # untyped
     def _with(self, scan: ScanPlan) -> ScanFrame:
         return ScanFrame(self._session, scan, self._build, self._number)
 
-    def _filtered(self, condition: Column | str) -> Any:
+    def _filtered(self, condition: Column | str) -> DataFrame:
         return ConnectDataFrame.filter(self, condition)
 
 
@@ -133,7 +134,7 @@ def _names_an_instant(node: Expression) -> bool:
     return any(map(_names_an_instant, children_of(node)))
 
 
-def _node(expression: Any, schema: StructType) -> FilterNode:
+def _node(expression: object, schema: StructType) -> FilterNode:
     """An unresolved expression of pyspark as a node of `FilterReader`; None where it has no counterpart."""
     name, arguments = getattr(expression, "_name", None), list(getattr(expression, "_args", ()))
     if name in ("and", "or") and len(arguments) == 2:
@@ -164,7 +165,7 @@ def _node(expression: Any, schema: StructType) -> FilterNode:
     return None
 
 
-def _path(expression: Any, schema: StructType) -> list[str] | None:
+def _path(expression: object, schema: StructType) -> list[str] | None:
     """The column, as the schema spells it."""
     if not isinstance(expression, ColumnReference):
         return None
@@ -175,7 +176,7 @@ def _path(expression: Any, schema: StructType) -> list[str] | None:
         return None
 
 
-def _value(expression: Any, column: Any, schema: StructType) -> list[str | None] | None:
+def _value(expression: object, column: object, schema: StructType) -> list[str | None] | None:
     """A constant of the column's own type as text; None for others, which Spark would cast."""
     path = _path(column, schema)
     if path is None or not isinstance(expression, LiteralExpression):

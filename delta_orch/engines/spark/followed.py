@@ -7,7 +7,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
@@ -16,8 +16,11 @@ from delta_orch.engines.spark.pushed_filters import FilterReader
 from delta_orch.errors import DeltaError
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
     from py4j.java_gateway import JavaObject
-    from pyspark.sql import DataFrame
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, Row
 
     from delta_orch.engines.spark.host import SparkHost
     from delta_orch.engines.spark.replanned import FollowedScan, LargeScan
@@ -103,27 +106,27 @@ class FollowingFrame(ClassicDataFrame):  # type: ignore[misc]  # untyped
     def _anew(self) -> DataFrame:
         return self.select("*")
 
-    def collect(self) -> list[Any]:
+    def collect(self) -> list[Row]:
         """As every DataFrame's, at the newest version."""
         return self._anew().collect()  # type: ignore[no-any-return]
 
-    def toArrow(self) -> Any:
+    def toArrow(self) -> pa.Table:
         """As every DataFrame's, at the newest version."""
         return self._anew().toArrow()
 
-    def toPandas(self) -> Any:
+    def toPandas(self) -> pd.DataFrame:
         """As every DataFrame's, at the newest version."""
         return self._anew().toPandas()
 
-    def toLocalIterator(self, prefetchPartitions: bool = False) -> Iterator[Any]:
+    def toLocalIterator(self, prefetchPartitions: bool = False) -> Iterator[Row]:
         """As every DataFrame's, at the newest version."""
         return self._anew().toLocalIterator(prefetchPartitions)  # type: ignore[no-any-return]
 
-    def explain(self, *arguments: Any, **keywords: Any) -> None:
+    def explain(self, *arguments: object, **keywords: object) -> None:
         """As every DataFrame's, at the newest version."""
         self._anew().explain(*arguments, **keywords)
 
     @property
-    def rdd(self) -> Any:
+    def rdd(self) -> RDD[Row]:
         """As every DataFrame's, at the newest version."""
         return self._anew().rdd

@@ -6,7 +6,6 @@ PROTOCOL, "Partition Value Serialization": one value may be spelled in several w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -125,7 +124,7 @@ def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Seq
     return pa.Table.from_arrays(columns, names=list(partition_columns))
 
 
-def filled_up(values: Any, field: StructField) -> Any:
+def filled_up(values: pa.Array | pa.ChunkedArray, field: StructField) -> pa.Array:
     """The values of a partition column as readers see them: those of a `char(n)` with spaces."""
     width = char_width(field)
     return values if width is None else pc.utf8_rpad(values, width=width, padding=" ")
