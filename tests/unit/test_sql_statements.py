@@ -340,7 +340,10 @@ def test_a_source_of_merge_has_names_of_its_own(table: DeltaTable) -> None:
 def test_integers_of_more_than_64_bits_are_decimals(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "big")
     table.create([column("n", "decimal(38,0)"), column("id", "bigint")])
-    sql("INSERT INTO t (n) VALUES (99999999999999999999::DECIMAL(38)), (-18446744073709551616::DECIMAL(38)), (1)", t=table)
+    sql(
+        "INSERT INTO t (n) VALUES (99999999999999999999::DECIMAL(38)), (-18446744073709551616::DECIMAL(38)), (1)",
+        t=table,
+    )
     assert sql("SELECT n FROM t ORDER BY n", t=table)["n"].to_pylist() == [-(2**64), 1, 10**20 - 1]
     with pytest.raises(DeltaError):
         sql("INSERT INTO t (id) VALUES (99999999999999999999)", t=table)
