@@ -24,11 +24,13 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.errors import MissingFileError, StorageError
 from delta_orch.protocol.arrow_building import int64_array, string_array
+from delta_orch.protocol.partition_values import serialize_float
 from delta_orch.protocol.types import (
     VARIANT,
     ArrayType,
     DataType,
     DecimalType,
+    GeoType,
     MapType,
     PrimitiveType,
     StructType,
@@ -182,6 +184,10 @@ def serialize_footer_statistics(
         merged = seen.get(column.path) or _merge_row_groups(row_groups, index, arrow_type)
         if merged.null_count is not None:
             _put(null_counts, column.path, merged.null_count)
+        if isinstance(column.data_type, GeoType):
+            for bounds, corner in zip((min_values, max_values), _corners(row_groups, index), strict=False):
+                _put(bounds, column.path, corner)
+            continue
         rule = _bound_rule(column.data_type)
         if merged.minimum is None or rule is None:
             continue
@@ -236,7 +242,8 @@ def _chunks_by_path(metadata: pq.FileMetaData) -> Mapping[ColumnPath, _Chunk]:
                 walk(child, None if path is None else (*path, child.name), levels)
             return
         if isinstance(kind, pa.BaseExtensionType):
-            walk(pa.field(field.name, kind.storage_type), None, levels)
+            is_shape = kind.extension_name == "geoarrow.wkb"
+            walk(pa.field(field.name, kind.storage_type, nullable=False), path if is_shape else None, levels)
             return
         if path is not None:
             chunks[path] = _Chunk(index, kind, levels)
@@ -301,6 +308,23 @@ def _merge_row_groups(row_groups: Sequence[pq.RowGroupMetaData], index: int, kin
 
 def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
+
+
+_AXES = ("x", "y", "z", "m")
+
+
+def _corners(row_groups: Sequence[pq.RowGroupMetaData], index: int) -> tuple[str, ...]:
+    """The lower and the upper corner of the box around all shapes of a column, as text: `POINT(1.0 2.0)`,
+    `POINT Z(1.0 2.0 3.0)`. Nothing where a row group has no box: writers keep none for geographies."""
+    boxes = [group.column(index).geo_statistics for group in row_groups]
+    if not boxes or any(box is None or box.xmin is None or box.ymin is None for box in boxes):
+        return ()
+    axes = [axis for axis in _AXES if all(getattr(box, f"{axis}min") is not None for box in boxes)]
+    name = "POINT " + "".join(axes[2:]).upper() if axes[2:] else "POINT"
+    return tuple(
+        f"{name}({' '.join(serialize_float(of_all(getattr(box, axis + end) for box in boxes)) for axis in axes)})"
+        for end, of_all in (("min", min), ("max", max))
+    )
 
 
 BoundRule = Callable[[Statistic, bool, pa.DataType], Statistic]

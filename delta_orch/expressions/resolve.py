@@ -54,10 +54,13 @@ from delta_orch.protocol.types import (
     VOID,
     DataType,
     DecimalType,
+    GeoType,
+    IntervalType,
     PrimitiveType,
     StructField,
     StructType,
     fields_on,
+    types_of,
 )
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -146,6 +149,19 @@ def find_column(
     return tuple(spelled), current
 
 
+def ensure_computable(path: tuple[str, ...], data_type: DataType) -> None:
+    """Raises InvalidExpressionError for a column of intervals or shapes, or one that has them inside: it can be read,
+    written and tested for null. Its values are numbers and bytes here, to Spark's own functions they are not."""
+    for inner in types_of(data_type):
+        if isinstance(inner, IntervalType | GeoType):
+            raise InvalidExpressionError(
+                f"The column {'.'.join(path)} is of type {inner}: nothing is computed from it here",
+                cause="IS NULL and IS NOT NULL are the only conditions that such a column can have",
+                remedy="Read the column, and compute from its values yourself",
+                column=".".join(path),
+            )
+
+
 def _not_found(path: tuple[str, ...], parents: list[str], names: tuple[str, ...], of: str) -> ColumnNotFoundError:
     import difflib
 
@@ -224,6 +240,8 @@ class _Resolver:
                 remedy="Read the column, and compare its values yourself",
                 column=".".join(path),
             )
+        if data_type is not None:
+            ensure_computable(path, data_type)
         return Column(path), data_type
 
     def _boolean_column(self, node: Column) -> Expression:

@@ -40,8 +40,11 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
+    GeoType,
+    IntervalType,
     MapType,
     StructType,
+    as_stored,
 )
 
 _SQL_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
@@ -238,7 +241,7 @@ def quote_identifier(name: str) -> str:
 
 
 def type_sql(data_type: DataType) -> str:
-    """The type's name in Spark SQL."""
+    """The name in Spark SQL of the type that values have there."""
     match data_type:
         case DecimalType(precision, scale):
             return f"DECIMAL({precision},{scale})"
@@ -248,6 +251,8 @@ def type_sql(data_type: DataType) -> str:
             return f"MAP<{type_sql(key_type)},{type_sql(value_type)}>"
         case StructType(fields):
             return "STRUCT<" + ",".join(f"{quote_identifier(f.name)}:{type_sql(f.data_type)}" for f in fields) + ">"
+        case IntervalType() | GeoType():
+            return type_sql(as_stored(data_type))
         case _:
             return _SQL_NAMES.get(str(data_type), str(data_type).upper())
 

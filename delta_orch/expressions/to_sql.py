@@ -56,6 +56,7 @@ from delta_orch.protocol.types import (
     TIMESTAMP_NTZ,
     DataType,
     DecimalType,
+    as_stored,
 )
 
 _CHAIN = 256
@@ -323,9 +324,10 @@ def _ends_of(values: Sequence[Literal]) -> Iterable[Literal]:
 
 
 def duckdb_type(data_type: DataType) -> str:
-    """DuckDB's name of an atomic type. Raises InvalidExpressionError for any other."""
+    """DuckDB's name of the type that its values of an atomic type have. Raises InvalidExpressionError for any other."""
     if isinstance(data_type, DecimalType):
         return f"DECIMAL({data_type.precision},{data_type.scale})"
+    data_type = as_stored(data_type)
     if data_type in _DUCKDB_TYPES:
         return _DUCKDB_TYPES[data_type]
     raise InvalidExpressionError(f"There are no constants of type {data_type}", type=str(data_type))

@@ -39,9 +39,12 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
+    GeoType,
+    IntervalType,
     MapType,
     StructField,
     StructType,
+    as_stored,
     definitions_in,
     is_variant_storage,
 )
@@ -257,6 +260,7 @@ def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
         TypeError, ValueError, AttributeError, OverflowError, pa.ArrowInvalid: A value does not have that type.
     """
 
+    data_type = as_stored(data_type)
     arrow_type = type_to_arrow(data_type)
     if data_type == STRING:
         return string_array(values)
@@ -377,6 +381,8 @@ def type_to_arrow(data_type: DataType) -> pa.DataType:
             )
         case StructType(fields):
             return pa.struct([field_to_arrow(f) for f in fields])
+        case IntervalType() | GeoType():
+            return _TO_ARROW[as_stored(data_type)]
         case _:
             return _TO_ARROW[data_type]
 
@@ -453,8 +459,8 @@ def _field_type(field: pa.Field, path: str) -> DataType:
     return VARIANT
 
 
-_PLAIN_EXTENSIONS = ("arrow.json", "arrow.uuid")
-"""Extension types whose storage says it all: text, and sixteen bytes."""
+_PLAIN_EXTENSIONS = ("arrow.json", "arrow.uuid", "geoarrow.wkb")
+"""Extension types whose storage says it all: text, sixteen bytes, and WKB, whose system the table knows."""
 
 
 def _type_from_arrow(t: pa.DataType, path: str) -> DataType:

@@ -27,8 +27,10 @@ from delta_orch.protocol.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    YEAR_MONTH,
     DataType,
     DecimalType,
+    IntervalType,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +51,12 @@ _TIMESTAMP = (
     r"(?P<date>\d{4,6}-\d{1,2}-\d{1,2})"
     r"(?:[ T](?P<h>\d{1,2}):(?P<m>\d{1,2})(?::(?P<s>\d{1,2})(?:\.(?P<f>\d{1,9}))?)?)?"
     r"\s*(?P<zone>Z|UTC|[+-]\d{2}:?\d{2})?"
+)
+_OUTER = r"(?i)INTERVAL\s+(?P<outer>-?)'(?P<sign>-?)"
+_YEAR_MONTH = _OUTER + r"(?P<y>\d{1,9})-(?P<mo>\d{1,2})'\s+YEAR\s+TO\s+MONTH"
+_DAY_TIME = (
+    _OUTER + r"(?P<d>\d{1,9})\s+(?P<h>\d{1,2}):(?P<m>\d{1,2}):(?P<s>\d{1,2})(?:\.(?P<f>\d{1,6}))?'"
+    r"\s+DAY\s+TO\s+SECOND"
 )
 # Characters that Hive escapes in directory names: control characters, and characters that would break a path or a
 # name=value pair.
@@ -85,7 +93,31 @@ def serialize_partition_value(value: PartitionValue, data_type: DataType) -> str
         return _serialize_datetime(value, " ", "")
     if data_type == BINARY:
         return _serialize_binary(bytes(value))
+    if isinstance(data_type, IntervalType):
+        return _serialize_interval(value, data_type)
     raise TypeError(f"a column of type {data_type} cannot be a partition column")
+
+
+def _serialize_interval(value: int, data_type: IntervalType) -> str:
+    """As a constant of Spark SQL: `INTERVAL '-1-6' YEAR TO MONTH`, `INTERVAL '1 00:00:01.000000' DAY TO SECOND`."""
+    sign, value = "-" if value < 0 else "", abs(value)
+    if data_type == YEAR_MONTH:
+        return f"INTERVAL '{sign}{value // 12}-{value % 12}' YEAR TO MONTH"
+    seconds, micros = divmod(value, 1_000_000)
+    minutes, hours, days = seconds // 60, seconds // 3_600, seconds // 86_400
+    time_of_day = f"{hours % 24:02d}:{minutes % 60:02d}:{seconds % 60:02d}.{micros:06d}"
+    return f"INTERVAL '{sign}{days} {time_of_day}' DAY TO SECOND"
+
+
+def _parse_interval(text: str, data_type: IntervalType) -> int:
+    m = re.fullmatch(_YEAR_MONTH if data_type == YEAR_MONTH else _DAY_TIME, text)
+    if m is None:
+        raise ValueError(f"expected {_serialize_interval(0, data_type)}")
+    sign = -1 if "-" in (m["outer"], m["sign"]) and m["outer"] != m["sign"] else 1
+    if data_type == YEAR_MONTH:
+        return sign * _within(int(m["y"]) * 12 + int(m["mo"]), 32)
+    seconds = int(m["d"]) * 86_400 + int(m["h"]) * 3_600 + int(m["m"]) * 60 + int(m["s"])
+    return sign * _within(seconds * 1_000_000 + int((m["f"] or "").ljust(6, "0")), 64)
 
 
 def _serialize_binary(value: bytes) -> str:
@@ -157,11 +189,16 @@ def _parse(text: str, data_type: DataType) -> PartitionValue:
         return (value - offset).replace(tzinfo=UTC)
     if data_type == TIMESTAMP_NTZ:
         return _parse_timestamp(text)[0]
+    if isinstance(data_type, IntervalType):
+        return _parse_interval(text, data_type)
     raise ValueError(f"a column of type {data_type} cannot be a partition column")
 
 
 def _parse_integer(text: str, bits: int) -> int:
-    number = int(text)
+    return _within(int(text), bits)
+
+
+def _within(number: int, bits: int) -> int:
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
         raise ValueError(f"outside {bits} bits")
     return number

@@ -23,11 +23,15 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
+    GeoType,
+    IntervalType,
     MapType,
     PrimitiveType,
     StructField,
     StructType,
     ensure_shallow,
+    parse_geo,
+    parse_interval,
 )
 
 # Keys in the metadata of a field. Those of column mapping are in `table.column_mapping`.
@@ -135,6 +139,8 @@ def _named_type(name: str) -> DataType:
         return DecimalType(precision, scale)
     if re.fullmatch(_STRING_LIKE, name):
         return PRIMITIVE_TYPES["string"]
+    if (opaque := parse_interval(name) or parse_geo(name)) is not None:
+        return opaque
     raise UnsupportedFeatureError(
         f"The table has a column of type {name!r}, which this release does not read",
         remedy="Use a newer release of delta_orch",
@@ -202,7 +208,7 @@ def data_type_to_json(data_type: DataType) -> JsonValue:
                 "valueType": data_type_to_json(value_type),
                 "valueContainsNull": value_contains_null,
             }
-        case PrimitiveType() | DecimalType():
+        case PrimitiveType() | DecimalType() | IntervalType() | GeoType():
             return str(data_type)
         case _:
             raise TypeError(f"not a Delta type: {data_type!r}")

@@ -20,8 +20,11 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
+    GeoType,
+    IntervalType,
     MapType,
     StructType,
+    as_stored,
     is_variant_storage,
     parts_beside,
     parts_of,
@@ -114,6 +117,9 @@ def is_lossless_cast(source: DataType, target: DataType) -> bool:
     """Whether every value of an atomic type is a value of the other; a void column fits every type."""
     if source in (target, VOID) or target in _LOSSLESS.get(source, ()):
         return True
+    if isinstance(target, IntervalType | GeoType):
+        # As a variant, its values come as what files hold.
+        return source == as_stored(target)
     if isinstance(target, DecimalType):
         room = target.precision - target.scale
         if isinstance(source, DecimalType):
@@ -160,7 +166,7 @@ def ensure_valid_table_schema(
                 remedy=f"Choose one of {', '.join(schema.names)}",
                 column=column,
             )
-        if isinstance(f.data_type, StructType | ArrayType | MapType) or f.data_type in (VARIANT, VOID):
+        if isinstance(f.data_type, StructType | ArrayType | MapType | GeoType) or f.data_type in (VARIANT, VOID):
             raise SchemaMismatchError(
                 f"Column {column!r} of type {f.data_type} cannot be a partition column",
                 remedy="Partition by a column whose values have a text form: a number, a string, a date or a timestamp",

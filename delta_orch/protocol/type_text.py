@@ -25,6 +25,7 @@ from delta_orch.protocol.schema_edit import (
 )
 from delta_orch.protocol.types import (
     CHAR_VARCHAR_TYPE,
+    DEFAULT_CRS,
     PRIMITIVE_TYPES,
     STRING,
     ArrayType,
@@ -34,6 +35,8 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
     ensure_shallow,
+    parse_geo,
+    parse_interval,
 )
 
 if TYPE_CHECKING:
@@ -232,10 +235,31 @@ class _Parser:
                 kind = "varchar" if name == "varchar" else "char"
                 self.lengths.append(DeclaredLength(tuple(self.place), kind, length))
                 return STRING
-        primitive = PRIMITIVE_TYPES.get(_NAMES.get(name, name))
-        if primitive is None:
+            case "interval":
+                words = [name, self.take()]
+                if (self.peek() or "").lower() == "to":
+                    words += [self.take(), self.take()]
+                return self.known(parse_interval(" ".join(words)))
+            case "geometry" | "geography":
+                return self.known(parse_geo(name + self.parameters()))
+        return self.known(PRIMITIVE_TYPES.get(_NAMES.get(name, name)))
+
+    def parameters(self) -> str:
+        """What stands in the parentheses after a name, with them."""
+        if self.peek() != "(":
+            return ""
+        words = [self.take()]
+        while words[-1] != ")":
+            words.append(self.take())
+        # Spark SQL names the default system by its number; others go by authority and code here.
+        return "".join(
+            DEFAULT_CRS if word == "4326" and words[place - 1] == "(" else word for place, word in enumerate(words)
+        )
+
+    def known(self, data_type: DataType | None) -> DataType:
+        if data_type is None:
             raise self.refused()
-        return primitive
+        return data_type
 
     def inside(self, name: str, depth: int) -> DataType:
         self.place.append(name)

@@ -6,6 +6,7 @@ Values of these classes are immutable and compare by value. JSON spelling lives 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -53,6 +54,34 @@ class DecimalType(DataType):
 
     def __str__(self) -> str:
         return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalType(DataType):
+    """A length of time, as the number that files hold: months (int32) for `year to month`, microseconds (int64) for
+    `day to second`. Neither pyarrow nor PySpark has values of the first; DuckDB makes both another type."""
+
+    fields: str
+
+    def __str__(self) -> str:
+        return f"interval {self.fields}"
+
+
+@dataclass(frozen=True, slots=True)
+class GeoType(DataType):
+    """Shapes as WKB, the bytes of "Well-Known Binary", on a plane (`geometry`) or on the earth (`geography`).
+
+    Attributes:
+        crs: The coordinate reference system: `OGC:CRS84`, `EPSG:3857`, `srid:0`, `projjson:<table property>`.
+        algorithm: How the edges of a geography run between two points; empty for a geometry.
+    """
+
+    kind: str
+    crs: str
+    algorithm: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.crs}, {self.algorithm})" if self.algorithm else f"{self.kind}({self.crs})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +188,8 @@ TIMESTAMP = PrimitiveType("timestamp")
 TIMESTAMP_NTZ = PrimitiveType("timestamp_ntz")
 VOID = PrimitiveType("void")
 VARIANT = PrimitiveType("variant")
+YEAR_MONTH = IntervalType("year to month")
+DAY_TIME = IntervalType("day to second")
 
 CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 COLLATIONS = "__COLLATIONS"
@@ -193,6 +224,53 @@ PRIMITIVE_TYPES: Mapping[str, PrimitiveType] = {
         VARIANT,
     )
 }  # fmt: skip
+
+
+_INTERVAL = r"(?i)interval +(\w+)(?: +to +(\w+))?"
+_UNITS = {YEAR_MONTH: ("year", "month"), DAY_TIME: ("day", "hour", "minute", "second")}
+_GEO = r"(?i)(geometry|geography)(?:\(\s*([^,():]+:[^,()]+?)\s*(?:,\s*(\w+)\s*)?\))?"
+_ALGORITHMS = ("spherical", "vincenty", "thomas", "andoyer", "karney")
+DEFAULT_CRS = "OGC:CRS84"
+"""That of a type that names none: longitude and latitude."""
+
+
+def parse_interval(name: str) -> IntervalType | None:
+    """The type of `interval year`, `interval day to hour`, …: all spellings of one family hold the same numbers. None
+    for any other text."""
+    found = re.fullmatch(_INTERVAL, name)
+    if found is None:
+        return None
+    first, last = found[1].lower(), (found[2] or found[1]).lower()
+    for interval, units in _UNITS.items():
+        if first in units and last in units and units.index(first) <= units.index(last):
+            return interval
+    return None
+
+
+def parse_geo(name: str) -> GeoType | None:
+    """The type of `geometry(EPSG:3857)`, `geography(OGC:CRS84, spherical)`, …; None for any other text."""
+    found = re.fullmatch(_GEO, name)
+    if found is None:
+        return None
+    kind, algorithm = found[1].lower(), (found[3] or "").lower()
+    if kind == "geometry":
+        return None if algorithm else GeoType(kind, found[2] or DEFAULT_CRS)
+    return GeoType(kind, found[2] or DEFAULT_CRS, algorithm or "spherical") if algorithm in ("", *_ALGORITHMS) else None
+
+
+def as_stored(data_type: DataType) -> DataType:
+    """The type of the values that travel in Arrow and Spark: that of the files for intervals and shapes."""
+    match data_type:
+        case IntervalType():
+            return INTEGER if data_type == YEAR_MONTH else LONG
+        case GeoType():
+            return BINARY
+    return with_parts(data_type, lambda _, inner: as_stored(inner))
+
+
+def stored_schema(schema: StructType) -> StructType:
+    """`as_stored`, of the columns of a table."""
+    return StructType(tuple(replace(f, data_type=as_stored(f.data_type)) for f in schema))
 
 
 def is_variant_storage(data_type: DataType) -> bool:
@@ -303,6 +381,11 @@ def types_of(data_type: DataType) -> Iterator[DataType]:
     yield data_type
     for _, inner in parts_of(data_type):
         yield from types_of(inner)
+
+
+def holds_geo(data_type: DataType) -> bool:
+    """Whether a type is one of shapes, or has one inside."""
+    return any(isinstance(inner, GeoType) for inner in types_of(data_type))
 
 
 def holds_variant(data_type: DataType) -> bool:

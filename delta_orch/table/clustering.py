@@ -20,6 +20,8 @@ from delta_orch.protocol.types import (
     VOID,
     ArrayType,
     DataType,
+    GeoType,
+    IntervalType,
     MapType,
     StructType,
     indexed_leaves,
@@ -129,7 +131,9 @@ def ensure_can_cluster(configuration: TableConfiguration, columns: Sequence[Path
 
 def ensure_bounded(path: Path, data_type: DataType) -> None:
     """Raise InvalidRequestError where files have no smallest and largest value of a column of that type."""
-    if data_type in (BINARY, BOOLEAN, VARIANT, VOID) or isinstance(data_type, StructType | ArrayType | MapType):
+    if data_type in (BINARY, BOOLEAN, VARIANT, VOID) or isinstance(
+        data_type, StructType | ArrayType | MapType | IntervalType | GeoType
+    ):
         raise InvalidRequestError(
             f"A table cannot be clustered by {quote_path(path)} of type {data_type}",
             cause="Files have no smallest and largest value of it",

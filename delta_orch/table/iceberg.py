@@ -22,6 +22,8 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
+    GeoType,
+    IntervalType,
     MapType,
     fields_of,
     types_of,
@@ -88,7 +90,7 @@ def _problems(table: TableConfiguration) -> Iterator[str]:
     if 3 in versions and VARIANT in types:
         types.remove(VARIANT)
         yield "this release does not write variants for Iceberg V3"
-    excluded = (ArrayType, MapType) if 1 in versions else ()
+    excluded = (IntervalType, GeoType, *((ArrayType, MapType) if 1 in versions else ()))
     if forbidden := {str(t) for t in types if t in (VOID, VARIANT) or isinstance(t, excluded)}:
         yield f"it excludes the types {', '.join(sorted(forbidden))}"
     if TYPE_CHANGES not in table.metadata.schema_string:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import serialize_schema
-from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, DataType, StructType, fields_of, types_of
+from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, DataType, StructType, fields_of, holds_geo, types_of
 from delta_orch.table import registry
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.registry import (
@@ -49,6 +49,7 @@ NEW_TABLE = Protocol(1, 2)
 def required_features(configuration: TableConfiguration) -> frozenset[str]:
     """The features that the schema and the properties ask for, and those they depend on. Unknown names are left out."""
     needed = {f.name for f in FEATURES if f.enabled_by is not None and asks_for(f.enabled_by)(configuration)}
+    needed |= {"geospatial"} if holds_geo(configuration.schema) else set()
     needed |= {_FEATURE_OF_TYPE[t] for t in types_of(configuration.schema) if t in _FEATURE_OF_TYPE}
     # Constraints, generated columns, …: what the schema or a property asks for must not be ignored.
     needed |= {f.name for f in FEATURES if f.is_active is not always and f.is_active(configuration)}
@@ -320,6 +321,11 @@ REMOVALS: Mapping[str, Removal] = {
         _while(_has_type(TIMESTAMP_NTZ), "drop the columns of type timestamp_ntz first"),
         history_needs_it=True,
         uses=_has_type(TIMESTAMP_NTZ),
+    ),
+    "geospatial": Removal(
+        _while(lambda view: holds_geo(view.schema), "drop the geometry and geography columns first"),
+        history_needs_it=True,
+        uses=lambda view: holds_geo(view.schema),
     ),
     "variantType": Removal(
         _while(_has_type(VARIANT), "drop the variant columns first"), history_needs_it=True, uses=_has_type(VARIANT)

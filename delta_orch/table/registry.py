@@ -82,6 +82,7 @@ class TableFeature(NamedTuple):
         requires: Features that must be supported along with it.
         aliases: Older names of the same feature.
         by_catalog: Whether tables with it are read and written if a catalog opens them (`ensure_asks_catalog`).
+        what: What it is, where it is not implemented: errors say so.
     """
 
     name: str
@@ -95,6 +96,7 @@ class TableFeature(NamedTuple):
     requires: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     by_catalog: bool = False
+    what: str = ""
 
 
 FEATURES: tuple[TableFeature, ...] = (
@@ -131,8 +133,20 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature("variantType", reader=True, aliases=("variantType-preview",)),
     TableFeature("variantShredding", reader=True, enabled_by="delta.enableVariantShredding",
                  requires=("variantType",), aliases=("variantShredding-preview",)),
+    TableFeature("geospatial", reader=True, aliases=("geospatial-dev",)),
     TableFeature("catalogManaged", reader=True, reads=False, writes=False, by_catalog=True,
                  aliases=("catalogOwned-preview", "catalogOwned")),
+    TableFeature("coordinatedCommits", reads=False, writes=False, aliases=("coordinatedCommits-preview",),
+                 is_active=asks_for("delta.coordinatedCommits.commitCoordinator-preview"),
+                 what="a commit coordinator, not the log, knows the newest commits"),
+    TableFeature("redirectReaderWriter", reader=True, reads=False, writes=False,
+                 aliases=("redirectReaderWriter-preview",), what="the table lives where a property says"),
+    TableFeature("redirectWriterOnly", writes=False, aliases=("redirectWriterOnly-preview",),
+                 what="writes belong to another table, a property says to which"),
+    TableFeature("adaptiveMetadata", reader=True, reads=False, writes=False, aliases=("adaptiveMetadata-preview",),
+                 what="the list of files is a tree of manifests, as in Iceberg V4"),
+    TableFeature("timestampNanos", reader=True, reads=False, writes=False,
+                 what="columns of timestamps in nanoseconds"),
 )  # fmt: skip
 
 CATALOG_MANAGED = "catalogManaged"
@@ -183,6 +197,8 @@ def ensure_readable(configuration: TableConfiguration) -> None:
     # Reader version 2 implies it. Some tables at (3, 7) list it for writers only.
     if "columnMapping" in supported_features(protocol):
         needed.add("columnMapping")
+    # Who reads past a coordinator would miss commits, although only writers must know it.
+    needed |= {n for n in supported_features(protocol) if (f := find_feature(n)) is not None and not f.reads}
     _refuse("read", needed, lambda f: f.reads or f.by_catalog or not f.is_active(configuration))
     if TYPE_CHANGES in configuration.metadata.schema_string:
         from delta_orch.table.type_widening import ensure_known_type_changes
@@ -242,7 +258,8 @@ def _refuse(verb: str, names: frozenset[str] | set[str], passes: Callable[[Table
     both = sorted(unknown + refused)
     causes = []
     if refused:
-        causes.append(f"not implemented for {verb[:4]}ing: {', '.join(refused)}")
+        told = (f"{n} ({what})" if (what := FEATURES_BY_NAME[n].what) else n for n in refused)
+        causes.append(f"not implemented for {verb[:4]}ing: {', '.join(told)}")
     if unknown:
         causes.append(f"unknown: {', '.join(unknown)}")
     remedy = "Use a newer release of delta_orch, or drop the feature with the client that added it"

@@ -38,8 +38,10 @@ from delta_orch.protocol.paths import decode_path, encode_path, is_absolute, loc
 from delta_orch.protocol.types import (
     VARIANT,
     DataType,
+    IntervalType,
     StructField,
     StructType,
+    as_stored,
     is_variant_storage,
     parts_beside,
 )
@@ -399,7 +401,9 @@ def _misfits(file_type: DataType, table_type: DataType, path: str) -> Iterator[s
     elif parts := parts_beside(file_type, table_type):
         for name, have, want in parts:
             yield from _misfits(have, want, f"{path}{name}.")
-    elif table_type == VARIANT and is_variant_storage(file_type):
+    elif (table_type == VARIANT and is_variant_storage(file_type)) or (
+        isinstance(table_type, IntervalType) and file_type == as_stored(table_type)
+    ):
         return
     elif file_type != table_type and not (
         file_type in OF_32_BITS and table_type in OF_32_BITS and is_widening(file_type, table_type)

@@ -16,7 +16,7 @@ from delta_orch.expressions.parse import (
     ensure_no_column_named_as_clock,
     parse_row_value,
 )
-from delta_orch.expressions.resolve import find_column, resolve_expression
+from delta_orch.expressions.resolve import ensure_computable, find_column, resolve_expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_check import ensure_schema_fits, is_lossless_cast
@@ -34,9 +34,12 @@ from delta_orch.protocol.types import (
     VOID,
     DataType,
     DecimalType,
+    GeoType,
+    IntervalType,
     PrimitiveType,
     StructField,
     StructType,
+    types_of,
     with_parts,
 )
 from delta_orch.table.configuration import TableConfiguration
@@ -159,8 +162,21 @@ def default_of(field: StructField, table: TableConfiguration) -> Expression:
         return Literal(None)
     from delta_orch.expressions.checked import check_expression
 
+    ensure_definable(field)
     checked = check_expression(text, f"the default of column {field.name}", is_default=True)
     return as_default(parse_row_value(checked.sql), field.data_type)
+
+
+def ensure_definable(field: StructField) -> None:
+    """Raise SchemaMismatchError for a column whose values no expression gives: a cast of Spark's intervals to numbers
+    counts days or hours, as the expression says, and not what files hold."""
+    if any(isinstance(inner, IntervalType | GeoType) for inner in types_of(field.data_type)):
+        raise SchemaMismatchError(
+            f"Column {field.name!r} of type {field.data_type} has a default or is generated",
+            cause="Intervals and shapes come from rows alone",
+            remedy="Take the definition off the column, and compute its values before writing",
+            column=field.name,
+        )
 
 
 def as_default(value: Expression, data_type: DataType) -> Expression:
@@ -179,7 +195,11 @@ def resolve_value(value: Expression, schema: StructType) -> Expression:
         case Column(path):
             return Column(find_column(path, schema)[0])
         case Opaque(sql, columns):
-            return Opaque(sql, tuple(dict.fromkeys(Column(find_column(c.path, schema)[0]) for c in columns)))
+            found = dict(find_column(c.path, schema) for c in columns)
+            for path, data_type in found.items():
+                if data_type is not None:
+                    ensure_computable(path, data_type)
+            return Opaque(sql, tuple(map(Column, found)))
         case Literal() | Cast() | MakeStruct():
             return value
     return resolve_expression(value, schema)

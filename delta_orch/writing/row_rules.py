@@ -51,7 +51,7 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.table.column_definitions import constraints_of, generation_expression, invariant_text
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.writing.assignments import as_default, cast_to, is_atomic
+from delta_orch.writing.assignments import as_default, cast_to, ensure_definable, is_atomic
 from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import RowShape, WriteTarget
 
@@ -171,6 +171,7 @@ def value_of(checked: CheckedExpression, read: Callable[[str], Expression] = par
 def given_default(field: StructField, sql: str) -> Expression:
     """The value of a column's default expression at the time of the statement. Raises InvalidExpressionError: See
     `default_value`."""
+    ensure_definable(field)
     return value_of(check_expression(sql, f"the default of column {field.name}", is_default=True), parse_row_value)
 
 
@@ -191,6 +192,7 @@ def default_value(field: StructField, sql: str) -> Expression:
 
 def generated_value(field: StructField, sql: str, schema: StructType) -> Expression:
     """The expression of a generated column. Raises as `condition_of`."""
+    ensure_definable(field)
     what = f"the generation expression of column {field.name}"
     return value_of(_checked_rule(sql, schema, what))
 

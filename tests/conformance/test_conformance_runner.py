@@ -35,8 +35,10 @@ def _as_it_should_end(case: GoldenCase, engine: str) -> CaseResult:
     return CaseResult(case, engine, Outcome.SKIPPED if reason else Outcome.PASSED, reason or "")
 
 
-def test_only_what_needs_a_catalog_cannot_be_read() -> None:
-    assert [f.name for f in FEATURES if f.reader and not f.reads] == ["catalogManaged"]
+def test_what_cannot_be_read_needs_a_catalog_or_says_what_it_is() -> None:
+    unread = [f for f in FEATURES if not f.reads]
+    assert [f.name for f in unread if not f.what] == ["catalogManaged"]
+    assert "timestampNanos" in [f.name for f in unread]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -130,6 +131,10 @@ MAKE: dict[str, Make] = {
     "v2Checkpoint": with_v2_checkpoint,
     "vacuumProtocolCheck": with_properties({"delta.feature.vacuumProtocolCheck": "supported"}),
     "typeWidening": with_widened_type,
+    "geospatial": with_column(
+        column("place", "geometry"),
+        pa.array([struct.pack("<BIdd", 1, 1, 8.5, 47.4), None, struct.pack("<BIdd", 1, 1, -0.1, 51.5)], pa.binary()),
+    ),
     "variantType": with_variants({}),
     "variantShredding": with_variants({"delta.enableVariantShredding": "true"}),
 }

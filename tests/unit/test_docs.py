@@ -103,7 +103,7 @@ def test_types_are_these_in_arrow() -> None:
     for row in table.splitlines()[2:]:
         of_spark, of_arrow = (re.findall(r"`(.+?)`", cell) for cell in row.split("|")[2:4])
         named |= dict(zip(of_spark, of_arrow, strict=True))
-    assert len(named) == 18
+    assert len(named) == 22
     for spark_name, arrow_name in named.items():
         assert str(type_to_arrow(parse_declared_type(spark_name)[0])) == arrow_name, spark_name
     primitive = {t.name for t in vars(types).values() if isinstance(t, types.PrimitiveType)}

@@ -30,9 +30,11 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
+    GeoType,
     MapType,
     StructField,
     StructType,
+    as_stored,
 )
 from delta_orch.table.column_mapping import ColumnMappingMode
 
@@ -121,8 +123,10 @@ class ColumnWriter:
                 inner = [(source.key_type, target.key_type), (source.item_type, target.value_type)]
                 _ensure(all(self._value("x", s, t, None, depth) == "x" for s, t in inner))
                 return text
+            case GeoType():
+                raise NotNativeError
             case _:
-                return self._scalar(text, source, target)
+                return self._scalar(text, source, as_stored(target))
 
     def _struct(self, text: str, source: pa.DataType, target: StructType, path: Path | None, depth: int) -> str:
         _ensure(pa.types.is_struct(source) and bool(target.fields))

@@ -30,11 +30,13 @@ from delta_orch.engines.footer_statistics import (
     serialize_footer_statistics,
     statistics_of_files,
 )
+from delta_orch.engines.local.shapes import as_shapes, shape_types
 from delta_orch.errors import InvalidPropertyError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_building import bool_array, int64_array, schema_to_arrow, string_array, string_map_array
 from delta_orch.protocol.partition_values import partition_directory
 from delta_orch.protocol.paths import encode_path
+from delta_orch.protocol.types import GeoType, holds_geo
 from delta_orch.storage.base import LogStore, storage_error
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class FileLayout:
         partition_names: As directories and `partition_values` name them.
         columns: The columns of a file under logical names.
         file_schema: The same as files have them: physical names, field ids, everything nullable.
+        shapes: The types of columns with shapes (`shape_types`), which are bytes in `file_schema`.
         shredded: Variant columns that are shredded, by name, and how.
         change_type: The value of a last column `_change_type`, which no relation has.
         float_leaves: Float columns outside lists and maps, whose NaNs must be watched for.
@@ -99,6 +102,7 @@ class FileLayout:
     float_leaves: tuple[ColumnPath, ...]
     says_tight: bool
     with_nan: tuple[ColumnPath, ...] | None
+    shapes: Mapping[int, pa.DataType] = field(default_factory=dict)
     shredded: Mapping[str, ShreddingPlan] = field(default_factory=dict)
 
     @staticmethod
@@ -128,6 +132,7 @@ class FileLayout:
             tuple(_float_leaves(file_schema, ())),
             spec.statistics.says_tight,
             with_nan,
+            shape_types(file_schema, columns.logical) if holds_geo(columns.logical) else {},
         )
 
     def in_file(self, rows: pa.Table) -> pa.Table:
@@ -220,6 +225,7 @@ class FileWriter:
         self._full_path = layout.store.new_file(self._path)
         # Of columns without bounds in the footer.
         self._seen: dict[ColumnPath, Found] = {}
+        self._shapes: dict[ColumnPath, Found] = {}
         self._metadata: list[pq.FileMetaData] = []
         self._row_bytes = 0
         try:
@@ -239,7 +245,7 @@ class FileWriter:
         layout = self._layout
         return pq.ParquetWriter(
             self._sink,
-            _with_types(layout.file_schema, rows.schema),
+            as_shapes(_with_types(layout.file_schema, rows.schema).empty_table(), layout.shapes).schema,
             compression=layout.codec,
             use_dictionary=_dictionary_columns(rows),
             data_page_version=layout.data_page_version,
@@ -279,6 +285,11 @@ class FileWriter:
         self._append(rows)
 
     def _append(self, rows: pa.Table) -> None:
+        for column in self._layout.statistics:
+            if isinstance(column.data_type, GeoType):
+                # Arrow counts no nulls of shapes in footers.
+                found = self._shapes.setdefault(column.path, Found())
+                found.null_count = (found.null_count or 0) + _leaf(rows, column.path).null_count
         floats = {path: _leaf(rows, path) for path in self._layout.float_leaves}
         with_nan = [path for path, column in floats.items() if pc.any(pc.is_nan(column)).as_py()]
         if self._writer is not None and (late := tuple(path for path in with_nan if path not in self._seen)):
@@ -292,7 +303,7 @@ class FileWriter:
                 self._writer, self._types = self._open_writer(rows), rows.schema
             for path, bounds in self._seen.items():
                 bounds.add(floats[path])
-            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+            self._writer.write_table(as_shapes(rows, self._layout.shapes), row_group_size=max(rows.num_rows, 1))
         except OSError as e:
             raise storage_error(e, "write", self._full_path) from e
 
@@ -316,7 +327,7 @@ class FileWriter:
             self._metadata[0],
             self._layout.statistics,
             nan_free=self._layout.float_leaves,
-            seen=self._seen,
+            seen=self._seen | self._shapes,
             says_tight=self._layout.says_tight,
         )
         self._finished.append(WrittenFile(self._path, self._partition, size, time.time_ns() // 1_000_000, stats))

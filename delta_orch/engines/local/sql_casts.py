@@ -39,8 +39,11 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
+    GeoType,
+    IntervalType,
     MapType,
     StructType,
+    as_stored,
 )
 
 _EXACT_DOUBLE_DIGITS = 15
@@ -102,6 +105,8 @@ def finite(value: Typed) -> Typed:
 def cast(value: Typed, target: DataType) -> Typed:
     """An explicit CAST. Raises UnsupportedExpressionError for one whose result or whose failures differ in DuckDB."""
     source = value.data_type
+    if isinstance(target, IntervalType | GeoType) and source == as_stored(target):
+        return Typed(value.sql, target)
     if source in (target, VOID):
         return replace(widen(value, target), char_width=None)
     if not (is_atomic(source) or is_atomic(target)):

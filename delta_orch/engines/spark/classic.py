@@ -24,7 +24,7 @@ from delta_orch.engines.spark.scan_files import NUMBER_COLUMN, ScanFiles, hadoop
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.arrow_building import int32_array, one_chunk, string_array
 from delta_orch.protocol.schema import serialize_schema
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import StructType, stored_schema
 from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Bridge:
 
     def struct_type(self, schema: StructType) -> JavaObject:
         """The schema as Spark's own `StructType`."""
-        return self._data_type.fromJson(serialize_schema(schema))
+        return self._data_type.fromJson(serialize_schema(stored_schema(schema)))
 
     def string_array(self, values: list[str]) -> JavaObject:
         array = self._gateway.new_array(self._string, len(values))

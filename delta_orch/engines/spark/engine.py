@@ -117,7 +117,7 @@ class SparkEngine:
     def schema(self, relation: DataFrame) -> StructType:
         """The relation's schema.
 
-        Raises SchemaMismatchError for a Spark type that no table has, e.g. an interval, or two columns of one name.
+        Raises SchemaMismatchError for a Spark type that rows do not have, e.g. an interval, or two columns of one name.
         """
         with spark_errors("analyse the data"):
             schema = relation.schema

@@ -20,7 +20,20 @@ from delta_orch.protocol.schema import (
     parse_schema,
 )
 from delta_orch.protocol.schema_edit import with_fields
-from delta_orch.protocol.types import LONG, STATED_DEFINITIONS, STRING, StructField, StructType, definitions_in
+from delta_orch.protocol.types import (
+    DAY_TIME,
+    LONG,
+    STATED_DEFINITIONS,
+    STRING,
+    YEAR_MONTH,
+    GeoType,
+    IntervalType,
+    StructField,
+    StructType,
+    definitions_in,
+    stored_schema,
+    types_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +65,7 @@ def sql_functions(session: SparkSession) -> ModuleType:
 def schema_of_rows(schema: SparkStructType) -> StructType:
     """The schema of a user's rows.
 
-    Raises SchemaMismatchError for a Spark type that no table has, e.g. an interval, or two columns of one name.
+    Raises SchemaMismatchError for a Spark type that rows do not have, e.g. an interval, or two columns of one name.
     """
     try:
         for field in schema.fields:
@@ -73,15 +86,31 @@ def _with_stated_definitions(field: StructField) -> StructField:
     return replace(field, data_type=with_fields(field.data_type, _with_stated_definitions), metadata=metadata)
 
 
+_NUMBERS = {
+    YEAR_MONTH: "CAST(CAST(… AS INTERVAL MONTH) AS INT)",
+    DAY_TIME: "CAST(1000000 * CAST(CAST(… AS INTERVAL SECOND) AS DECIMAL(18,6)) AS BIGINT)",
+}
+
+
 def _ensure_is_of_tables(field: SparkField) -> None:
+    problem = f"The data has the column {field.name} of type {field.dataType.simpleString()}, which "
     try:
-        data_type_from_json(field.dataType.jsonValue())
+        found = data_type_from_json(field.dataType.jsonValue())
     except UnsupportedError as e:
         raise SchemaMismatchError(
-            f"The data has the column {field.name} of type {field.dataType.simpleString()}, which no table has",
+            f"{problem}no table has",
             remedy="Cast it to a type that tables have, e.g. with CAST(… AS STRING)",
             column=field.name,
         ) from e
+    for inner in types_of(found):
+        if isinstance(inner, IntervalType | GeoType):
+            values = "the bytes, ST_AsBinary(…)" if isinstance(inner, GeoType) else f"the number, {_NUMBERS[inner]}"
+            raise SchemaMismatchError(
+                f"{problem}Arrow cannot hold",
+                cause="A table's intervals are numbers in rows, and its shapes are WKB",
+                remedy=f"Give {values}",
+                column=field.name,
+            )
 
 
 def is_spark_frame(value: object) -> bool:
@@ -106,10 +135,10 @@ def session_of(value: object) -> SparkSession:
 
 
 def spark_schema(schema: StructType) -> SparkStructType:
-    """pyspark's `StructType`: its JSON is Delta's."""
+    """pyspark's `StructType` of the values of such rows: its JSON is Delta's."""
     from pyspark.sql.types import StructType as SparkStructType
 
-    return SparkStructType.fromJson(json.loads(json.dumps(data_type_to_json(schema))))
+    return SparkStructType.fromJson(json.loads(json.dumps(data_type_to_json(stored_schema(schema)))))
 
 
 def value_to_frame(session: SparkSession, value: object) -> DataFrame:

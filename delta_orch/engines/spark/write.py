@@ -48,7 +48,7 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_building import int64_range
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.schema import parse_schema
-from delta_orch.protocol.types import ArrayType, MapType, StructType
+from delta_orch.protocol.types import ArrayType, MapType, StructType, holds_geo
 from delta_orch.table.column_mapping import ColumnMappingMode, field_id
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ _SPARK_ID = "parquet.field.id"
 _DEFAULT_TASKS = 200
 _MAX_REWRITE_TASKS = 256
 _FOR_IDS = "Field ids of array elements and map values are written by Arrow, inside Spark's tasks"
+_FOR_SHAPES = "Shapes are written by Arrow, inside Spark's tasks, with the boxes around them"
 _FOR_VARIANTS = "Variants given as structs of metadata and value are checked and converted in Spark's Python workers"
 
 
@@ -76,7 +77,8 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
     rows = with_variants(rows, spec.written_schema)
     columns = columns_in_files(spec)
     # Spark gives no ids to elements, keys and values; Arrow does.
-    in_tasks = has_nested_ids(columns, spec.column_mapping)
+    has_shapes = holds_geo(columns.logical)
+    in_tasks = has_shapes or has_nested_ids(columns, spec.column_mapping)
     settings = write_settings(spec.target_file_size_bytes, shred_variants=spec.shred_variants)
     with host.settings(ANALYSIS_SETTINGS), host.settings(settings):
         max_tasks = _task_limit(host, spec)
@@ -89,7 +91,7 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
             if not projection.numbered:
                 ready = _clustered(ready, spec, projection.partition_columns)
             ready = host.pinned(ready, settings)
-        reason = _FOR_IDS if in_tasks else _FOR_VARIANTS
+        reason = _FOR_SHAPES if has_shapes else _FOR_IDS if in_tasks else _FOR_VARIANTS
         # A value that a column cannot hold is an error of the rows, as a constraint violation is.
         with spark_errors(
             f"write to {spec.store.uri}", checks=projection.check_names, is_query=True, needs_package=reason

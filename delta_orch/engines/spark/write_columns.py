@@ -36,6 +36,7 @@ from delta_orch.protocol.types import (
     MapType,
     StructField,
     StructType,
+    as_stored,
     holds_variant,
     not_null_places,
 )
@@ -167,7 +168,7 @@ def _partition_value(text: str | None, data_type: DataType) -> object:
         return bytes.fromhex(text)
     if data_type == STRING and text.startswith(_HEX_MARK):
         return bytes.fromhex(text.removeprefix(_HEX_MARK)).decode()
-    return parse_partition_value(text, data_type)
+    return parse_partition_value(text, as_stored(data_type))
 
 
 def _filled_columns(source: StructType, spec: WriteSpec) -> tuple[SelectList, ...]:

@@ -20,6 +20,8 @@ from delta_orch.protocol.types import (
     VOID,
     ArrayType,
     DataType,
+    GeoType,
+    IntervalType,
     MapType,
     StructField,
     StructType,
@@ -46,7 +48,7 @@ def stats_type(
     name_of = physical_name if mode is not ColumnMappingMode.NONE else _logical_name
     in_files = StructType(tuple(f for f in schema if f.name not in partition_columns))
     indexed = {*indexed_columns(in_files, properties), *also}
-    bounds = _nested(schema, (), indexed, name_of, lambda t: None if _is_unbounded(t) else type_to_arrow(t))
+    bounds = _nested(schema, (), indexed, name_of, lambda t: None if _is_unbounded(t) else _bound_type(t))
     counts = _nested(schema, (), indexed, name_of, lambda _: pa.int64())
     fields = [pa.field("numRecords", pa.int64()), pa.field("tightBounds", pa.bool_())]
     # Parquet has no structs without fields.
@@ -126,5 +128,10 @@ def _logical_name(field: StructField) -> str:
     return field.name
 
 
+def _bound_type(data_type: DataType) -> pa.DataType:
+    # Corners of a box as text: POINT(1.0 2.0).
+    return pa.string() if isinstance(data_type, GeoType) else type_to_arrow(data_type)
+
+
 def _is_unbounded(data_type: DataType) -> bool:
-    return data_type in _UNBOUNDED or isinstance(data_type, (ArrayType, MapType))
+    return data_type in _UNBOUNDED or isinstance(data_type, ArrayType | MapType | IntervalType)

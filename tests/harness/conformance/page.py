@@ -64,7 +64,7 @@ def replaced(text: str, results: Sequence[CaseResult]) -> str:
 
 
 def _reading(feature: TableFeature) -> str:
-    if not feature.reader:
+    if not feature.reader and feature.reads:
         return "yes; asks nothing of a reader"
     return "yes" if feature.reads else "refused by name"
 
