@@ -15,8 +15,8 @@ from delta_orch.catalog.names import TableName
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.protocol.actions import JsonObject, Metadata
 
-_SHARED_DOMAINS = frozenset({"delta.clustering", "delta.rowTracking"})
-"""The metadata domains that the API has a form for."""
+_SHARED_DOMAINS = {"delta.clustering": "clusteringColumns", "delta.rowTracking": "rowIdHighWaterMark"}
+"""The metadata domains that the API has a form for, and the one field of each form."""
 
 _DERIVED = frozenset(
     {"delta.minReaderVersion", "delta.minWriterVersion", "delta.clusteringColumns",
@@ -93,8 +93,13 @@ def published_body(entry: TableEntry, version: int) -> dict[str, Any]:
     """The body of `updateTable` that reports every commit up to a version as published."""
     return {
         "requirements": [{"type": "assert-table-uuid", "uuid": entry.table_uuid}],
-        "updates": [{"action": "set-latest-backfilled-version", "latest-published-version": version}],
+        "updates": [published_update(version)],
     }
+
+
+def published_update(version: int) -> dict[str, Any]:
+    """The update that reports every commit up to a version as published."""
+    return {"action": "set-latest-backfilled-version", "latest-published-version": version}
 
 
 def metrics_body(entry: TableEntry, figures: Mapping[str, int | None]) -> dict[str, Any]:
@@ -137,7 +142,11 @@ def _is_derived(key: str) -> bool:
 def _domains(commit: bytes) -> tuple[dict[str, Any], list[str]]:
     """The domains of the API that a commit sets, and those it removes."""
     found = [body for body in _bodies(commit, "domainMetadata") if body["domain"] in _SHARED_DOMAINS]
-    changed = {body["domain"]: orjson.loads(body["configuration"]) for body in found if not body.get("removed")}
+    changed = {}
+    for body in found:
+        if not body.get("removed"):
+            field = _SHARED_DOMAINS[body["domain"]]
+            changed[body["domain"]] = {field: orjson.loads(body["configuration"])[field]}
     return changed, [body["domain"] for body in found if body.get("removed")]
 
 

@@ -20,6 +20,7 @@ from delta_orch.catalog.commit_request import (
     in_commit_timestamp_ms,
     metrics_body,
     published_body,
+    published_update,
 )
 from delta_orch.catalog.entry import RatifiedCommit, StagingTable, TableEntry
 from delta_orch.catalog.names import TableName
@@ -92,6 +93,7 @@ class CatalogStore(LogStore):
         self._staging: StagingTable | None = None
         self._is_pinned = False
         self._seen: dict[int, FileMeta] = {}
+        self._published: set[int] = set()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name.uri!r})"
@@ -131,6 +133,7 @@ class CatalogStore(LogStore):
             # A replica that lags behind. What was ratified stays.
             return known
         self._entry = entry
+        self._published.intersection_update(entry.commits)
         return entry
 
     def _gone(self, cause: str) -> TableNotFoundError:
@@ -334,6 +337,9 @@ class CatalogStore(LogStore):
             if known is None or (known.end_version or known.version) <= entry.latest_version:
                 by_path[meta.path] = meta
         for version, commit in entry.commits.items():
+            published = by_path.get(commit_path(version))
+            if published is not None and published.size == commit.size:
+                self._published.add(version)
             if (path := commit_path(version)) >= f"{LOG_DIRECTORY}/{start_name}":
                 by_path[path] = self._remember(version, _meta_of(commit))
         return iter([by_path[path] for path in sorted(by_path)])
@@ -466,6 +472,7 @@ class CatalogStore(LogStore):
                 entry = self._load()
                 if entry is not None:
                     self._publish(entry)
+                    self._report_published(entry)
                 if patience.wait():
                     continue
                 raise CatalogError(
@@ -489,27 +496,45 @@ class CatalogStore(LogStore):
         if entry is None or not entry.is_managed or version not in entry.commits:
             return True
         self._publish(entry)
-        return self._writing.head(commit_path(version)) is not None
+        return version in self._published
 
     def _publish(self, entry: TableEntry, own: Mapping[int, bytes] | None = None) -> None:
-        """Copy the commits that may not be published, in order, and report them. The commits stand: a failure is
-        logged, and the next writer goes on."""
-        published = None
+        """Copy the commits that may not be published, in order. The next proposal reports them.
+
+        The commits stand: a failure is logged, and the next writer goes on.
+        """
         try:
-            for version in sorted(entry.commits):
+            for version in sorted(entry.commits.keys() - self._published):
                 data = (own or {}).get(version) or self._writing.read_bytes(_staged_path(entry.commits[version]))
                 # A ratified commit is published by anybody, always with the same content.
                 with suppress(FileExistsInStoreError):
                     self._writing.put_if_absent(commit_path(version), data)
-                published = version
-            if published is not None:
-                # Nobody waits long for what the next writer can do as well.
-                with waiting_at_most(_REPORT_S):
-                    answer = self._client.update_table(self.name, published_body(entry, published))
-                if not isinstance(answer, Refusal):
-                    self._adopt(answer)
+                self._published.add(version)
         except (StorageError, TableNotFoundError):
             _LOGGER.warning("Could not publish the commits of %s", self.name.uri, exc_info=True)
+
+    def _last_published(self, entry: TableEntry) -> int | None:
+        """The version up to which everything is published, of those that the catalog does not know to be."""
+        last = None
+        for version in sorted(entry.commits):
+            if version not in self._published:
+                break
+            last = version
+        return last
+
+    def _report_published(self, entry: TableEntry) -> None:
+        """Report what is published in a request of its own: the catalog takes no commit before."""
+        last = self._last_published(entry)
+        if last is None:
+            return
+        try:
+            # Nobody waits long for what the next writer can do as well.
+            with waiting_at_most(_REPORT_S):
+                answer = self._client.update_table(self.name, published_body(entry, last))
+            if not isinstance(answer, Refusal):
+                self._adopt(answer)
+        except (StorageError, TableNotFoundError):
+            _LOGGER.warning("Could not report the published commits of %s", self.name.uri, exc_info=True)
 
     # Upkeep
 
@@ -562,9 +587,12 @@ class _Proposal(StagedFile):
             except StorageOutcomeUnknownError:
                 meta = self._store._settled(path, self.data)
             self._file = self._store._writing.stage(STAGED_COMMIT_DIRECTORY, self.data)
-            self._request = commit_body(
+            body = commit_body(
                 entry, version, name, len(self.data), meta.modification_time_ms, self.data, self._before
             )
+            if (published := self._store._last_published(entry)) is not None:
+                body["updates"].append(published_update(published))
+            self._request = body
             self._version = version
         return self._request
 

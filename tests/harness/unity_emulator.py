@@ -57,6 +57,8 @@ ROUTES = {
     "listTables": "GET /tables",
     "token": "POST /oidc/v1/token",
 }
+DOMAINS = {"delta.clustering": "clusteringColumns", "delta.rowTracking": "rowIdHighWaterMark"}
+"""The domains of the API, and the one field that each has there."""
 _SET_ONCE = ("set-properties", "remove-properties", "set-protocol", "set-columns", "set-partition-columns",
              "set-table-comment", "set-domain-metadata", "remove-domain-metadata")  # fmt: skip
 
@@ -132,6 +134,8 @@ class UnityEmulator:
         watch: Is called around each request, with its endpoint and `before` or `after`; nothing is locked then.
         vended: The `config` of credentials; None of a local place.
         lifetime_ms: Of credentials; None for ever.
+        is_early: Behave as the open server did before the specification was final, by its source of mid 2026: an etag
+            changes with every update, a request that is repeated is a conflict, and requirements are looked at first.
     """
 
     routes: ClassVar[Mapping[str, str]] = ROUTES
@@ -148,6 +152,7 @@ class UnityEmulator:
         self.most_unbackfilled = 50
         self.allowed_maintenance: list[str] = []
         self.lag = 0
+        self.is_early = False
         self.vended: dict[str, str] = {}
         self.lifetime_ms: int | None = None
         self.num_vended = 0
@@ -355,7 +360,8 @@ class UnityEmulator:
         updates, requirements = self._shape(body)
         required = {"assert-table-uuid": ("uuid", table.table_id), "assert-etag": ("etag", f"e{table.etag}")}
         commit = (updates.get("add-commit") or {}).get("commit")
-        if commit is not None and table.ratified.get(commit["version"]) == commit["file-name"]:
+        is_repeated = commit is not None and table.ratified.get(commit["version"]) == commit["file-name"]
+        if is_repeated and not self.is_early:
             return self._loaded(table)  # A retry of what has landed.
         for kind, requirement in requirements.items():
             key, actual = required[kind]
@@ -377,7 +383,7 @@ class UnityEmulator:
                 after.last_update_version = commit["version"]
         elif set(updates) - {"set-latest-backfilled-version", "set-table-comment"}:
             self._violate("the definition is changed without a commit")
-        if changed:
+        if changed or self.is_early:
             after.etag += 1
         if (report := updates.get("set-latest-backfilled-version")) is not None:
             self._backfill(after, report["latest-published-version"])
@@ -422,6 +428,9 @@ class UnityEmulator:
         keys = [*(sets or {}).get("updates", ()), *(removes or {}).get("removals", ())]
         if len(set(keys)) < len(keys):
             bad = "a property is both set and removed"
+        domains = (updates.get("set-domain-metadata") or {}).get("updates", {})
+        if any(DOMAINS.get(domain) not in value or len(value) > 1 for domain, value in domains.items()):
+            bad = f"domain metadata that the API has no form for: {domains}"
         if derived := [key for key in keys if key in SYNTHETIC or key.startswith("delta.feature.")]:
             bad = f"derived properties are sent: {derived}"
         if bad:
@@ -431,7 +440,9 @@ class UnityEmulator:
     def _ensure_next(self, table: Table, updates: Mapping[str, Any], commit: Mapping[str, Any]) -> None:
         if commit["version"] <= 0 or commit["timestamp"] <= 0 or commit["file-size"] <= 0:
             raise ApiError(400, "InvalidParameterValueException", "version, timestamp and file-size are positive")
-        if commit["version"] <= table.backfilled and commit["version"] in table.ratified:
+        if commit["version"] > table.latest + 1:
+            raise ApiError(400, "InvalidParameterValueException", f"The newest version is {table.latest}")
+        if not self.is_early and commit["version"] <= table.backfilled and commit["version"] in table.ratified:
             published = self._read(table, f"_delta_log/{commit['version']:020d}.json")
             if published == self._read(table, f"_delta_log/_staged_commits/{commit['file-name']}"):
                 return
@@ -439,7 +450,10 @@ class UnityEmulator:
             raise ApiError(409, "CommitVersionConflictException", f"The newest version is {table.latest}")
         if commit["timestamp"] <= table.last_timestamp:
             self._violate(f"the time of version {commit['version']} is not after the one before")
-        if len(table.commits) >= self.most_unbackfilled:
+        reported = (updates.get("set-latest-backfilled-version") or {}).get("latest-published-version", -1)
+        if reported > table.latest:
+            raise ApiError(400, "InvalidParameterValueException", f"Version {reported} is not ratified")
+        if sum(version > reported for version in table.commits) >= self.most_unbackfilled:
             raise ApiError(429, "ResourceExhaustedException", "Too many commits are not backfilled")
 
     def _after(self, table: Table, updates: Mapping[str, Any]) -> Table:
@@ -508,8 +522,9 @@ class UnityEmulator:
                 self._same(path, "properties", metadata.get("configuration") or {}, table.properties)
                 self._same(path, "partition columns", metadata.get("partitionColumns") or [], table.partition_columns)
                 self._same(path, "comment", metadata.get("description") or "", table.comment)
-            if (domain := action.get("domainMetadata")) is not None and domain["domain"].startswith("delta."):
-                value = None if domain.get("removed") else json.loads(domain["configuration"])
+            if (domain := action.get("domainMetadata")) is not None and domain["domain"] in DOMAINS:
+                name = DOMAINS[domain["domain"]]
+                value = None if domain.get("removed") else {name: json.loads(domain["configuration"])[name]}
                 self._same(path, domain["domain"], value, table.domains.get(domain["domain"]))
         if updates is not None:
             kinds = {kind for action in actions for kind in action}

@@ -50,6 +50,11 @@ class OlderUnityEmulator(UnityEmulator):
             raise ApiError(404, "TABLE_DOES_NOT_EXIST", f"{full_name} does not exist")
         return self._info(table)
 
+    def listTables(self, query: Mapping[str, str], **_: Any) -> Any:
+        listed = super().listTables(query=query)
+        schema = (query["catalog_name"], query["schema_name"])
+        return {**listed, "tables": [self._info(self.tables[*schema, found["name"]]) for found in listed["tables"]]}
+
     def _info(self, table: Table) -> dict[str, Any]:
         catalog, schema, name = table.name
         columns = [
