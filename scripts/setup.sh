@@ -81,11 +81,11 @@ install() {
 
 install --constraint constraints.txt --editable '.[dev]'
 
-# DuckDB's delta extension judges what we write. It fits one DuckDB only, not the newest: so it lives beside the rest.
-# Where no build of it exists for this machine, its tests skip and the demo says so.
-referee=$(grep '^duckdb-extension-delta==' constraints.txt)
-install --upgrade --target .venv/referees "$referee" ||
-  say "No $referee for this machine: one independent reader fewer"
+# DuckDB's extensions for Delta and Unity Catalog judge what we write. They fit one DuckDB only, not the newest: so they
+# live beside the rest. Where no build of them exists for this machine, their tests skip and the demo says so.
+mapfile -t referees < <(grep -E '^duckdb-extension-(delta|httpfs|unity-catalog)==' constraints.txt)
+install --upgrade --target .venv/referees "${referees[@]}" ||
+  say "No ${referees[*]} for this machine: one independent reader fewer"
 
 # The emulator of Azure comes from npm. Without it, the tests of tables on Azure skip and say so.
 if command -v npm >/dev/null; then
