@@ -64,10 +64,11 @@ components: setup ## Scaffold the components with `dg`, and check what it wrote
 airflow-scenarios: setup ## Ways to write and fates of tasks under a real Airflow (WAYS="append,days" FATES="late_day" KILL=45)
 	@$(BIN)/python -m tests.airflow.scheduler $(if $(WAYS),--ways $(WAYS)) $(if $(FATES),--fates $(FATES)) $(if $(KILL),--kill $(KILL))
 
-torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on flaky emulators of S3 and Azure (TORTURE="--seconds 60")
+torture: setup ## Ten minutes of eight processes on one table, some killed, on disk, on flaky emulators of S3 and Azure, and through a flaky catalog (TORTURE="--seconds 60")
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture $(TORTURE)
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store s3 --flaky 20 --kill-seconds 5 $(TORTURE)
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store azure --flaky 20 --kill-seconds 5 $(TORTURE)
+	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store catalog --flaky 20 --kill-seconds 5 $(TORTURE)
 
 cluster: setup ## A standalone Spark cluster and a Connect server: executors, drivers and streams killed at every step
 	@DELTA_ORCH_CLUSTER=long $(BIN)/python -m pytest -s tests/spark/test_spark_cluster.py

@@ -72,6 +72,10 @@ def _start(what: str, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", __spec__.name, what, *arguments])
 
 
+def _length(journal: str) -> int:
+    return Path(journal).stat().st_size if Path(journal).exists() else 0
+
+
 def _disturb(unity: UnityEmulator, chance: random.Random, is_over: threading.Event) -> None:
     kinds = {429: "TooManyRequestsException", 500: "CommitStateUnknownException", 503: "ServiceUnavailableException"}
     while not is_over.wait(chance.uniform(0.02, 0.4)):
@@ -106,6 +110,7 @@ def torture(directory: Path, seconds: float, seed: int = 0) -> dict[str, int]:
         DeltaTable(URI, unity.options).create("writer STRING, number BIGINT")
         options = json.dumps(unity.options)
         writers = {name: _start("write", options, name, journals[name]) for name in names}
+        began = dict.fromkeys(names, 0)
         readers = [_start("read", options, journals[name]) for name in ("r0", "r1")]
         is_over = threading.Event()
         disturbance = threading.Thread(target=_disturb, args=(unity, chance, is_over))
@@ -114,12 +119,16 @@ def torture(directory: Path, seconds: float, seed: int = 0) -> dict[str, int]:
         try:
             while time.monotonic() < until:
                 time.sleep(min(chance.uniform(1, 6), seconds / 4))
-                name = chance.choice(names)
-                assert writers[name].poll() is None, f"{name} has ended with {writers[name].returncode}"
+                assert all(writer.poll() is None for writer in writers.values()), "a writer has ended"
                 assert all(reader.poll() is None for reader in readers), "a reader has ended"
+                at_work = [name for name in names if _length(journals[name]) > began[name]]
+                if not at_work:
+                    continue  # A busy machine: nobody is killed before it has written something.
+                name = chance.choice(at_work)
                 writers[name].kill()
                 assert writers[name].wait() == -signal.SIGKILL
                 num_kills += 1
+                began[name] = _length(journals[name])
                 writers[name] = _start("write", options, name, journals[name])
         finally:
             is_over.set()

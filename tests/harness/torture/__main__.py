@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.harness.emulators import azure_emulator, s3_emulator
 from tests.harness.fault_proxy import FaultProxy
 from tests.harness.torture.run import TortureFailure, run_torture
+from tests.harness.unity_emulator import unity_emulator
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,10 +21,20 @@ def main(arguments: list[str] | None = None) -> int:
     directory = given.directory / time.strftime("%Y%m%d-%H%M%S")
     with ExitStack() as stack:
         uri, options = str(directory / "table"), None
-        if given.store != "local":
+        chance = random.Random(given.seed)
+        if given.store == "catalog":
+            tables = directory / "tables"
+            tables.mkdir(parents=True)
+            unity = stack.enter_context(unity_emulator(tables))
+            unity.allowed_maintenance = ["DATA_REORGANIZATION", "DATA_CLEANUP", "METADATA_CLEANUP"]
+            uri, options = "uc://main.default.torture", unity.options
+            if given.flaky:
+                proxy = stack.enter_context(FaultProxy(unity.endpoint, flaky=given.flaky, chance=chance))
+                options = {**options, "unity_catalog_uri": proxy.endpoint}
+            stack.callback(unity.ensure_lawful)
+        elif given.store != "local":
             emulator = stack.enter_context(s3_emulator() if given.store == "s3" else azure_emulator())
             if given.flaky:
-                chance = random.Random(given.seed)
                 proxy = stack.enter_context(FaultProxy(emulator.endpoint, flaky=given.flaky, chance=chance))
                 emulator = emulator.behind(proxy.endpoint)
             uri, options = emulator.table_uri("torture"), emulator.storage_options
@@ -58,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="decides what is done, not in which order (default 0)")
     parser.add_argument("--kill-seconds", type=float, default=1.5, help="mean time between two kills (default 1.5)")
     parser.add_argument(
-        "--store", choices=("local", "s3", "azure"), default="local", help="s3, azure: an emulator here"
+        "--store", choices=("local", "s3", "azure", "catalog"), default="local", help="all but local: an emulator here"
     )
     parser.add_argument("--flaky", type=int, default=0, metavar="N", help="one of N requests meets a passing fault")
     return parser
