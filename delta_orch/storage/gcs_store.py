@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from datetime import datetime
+from pathlib import Path
 from typing import ClassVar
 
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.failed_request import Answer
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk
+from delta_orch.storage.storage_options import is_way_to_credential
 
 
 class GcsStore(ObjectStore):
@@ -35,8 +37,14 @@ class GcsStore(ObjectStore):
     def _connect_filesystem(self) -> Sdk:
         # Not the extended class that `gcsfs.GCSFileSystem` may be: it asks about each bucket over gRPC, first.
         from gcsfs.core import GCSFileSystem
+        from google.oauth2.credentials import Credentials
 
-        return GCSFileSystem(**self.options.library, use_listings_cache=False)
+        library = dict(self.options.library)
+        token = library.get("token")
+        if isinstance(token, str) and not is_way_to_credential(token) and not Path(token).exists():
+            # gcsfs would ask Google how long it is valid. Whoever gave it knows.
+            library["token"] = Credentials(token)
+        return GCSFileSystem(**library, use_listings_cache=False)
 
     def _sdk_errors(self) -> tuple[type[Exception], ...]:
         import aiohttp

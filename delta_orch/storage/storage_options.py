@@ -463,10 +463,13 @@ def secret_texts(value: Mapping[str, OptionValue]) -> set[str]:
 
 def _harmless(kind: StoreKind, value: OptionValue) -> set[str]:
     """Where gcsfs takes the way to a credential in place of the credential."""
-    if kind is not StoreKind.GCS or not isinstance(value, str):
-        return set()
-    is_way = value in ("anon", "cache", "browser", "cloud", "google_default") or "/" in value or value.endswith(".json")
-    return {value} if is_way else set()
+    return {value} if kind is StoreKind.GCS and isinstance(value, str) and is_way_to_credential(value) else set()
+
+
+def is_way_to_credential(token: str) -> bool:
+    """Whether the option `token` of GCS names a file or a method of gcsfs. Otherwise it is an access token itself."""
+    methods = ("anon", "cache", "browser", "cloud", "google_default")
+    return token in methods or "/" in token or token.endswith(".json")
 
 
 def _connection_string_secrets(text: str | None) -> set[str]:

@@ -23,6 +23,7 @@ from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 BUCKET = "tables"
 AZURITE_DIRECTORY = ".venv/azurite"
@@ -31,8 +32,8 @@ AZURITE_DIRECTORY = ".venv/azurite"
 _ROOT = str(Path(__file__).parents[2])
 _START_S = 60
 # Published by the maker of Azurite, the same everywhere.
-_AZURITE_ACCOUNT = "devstoreaccount1"
-_AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+AZURITE_ACCOUNT = "devstoreaccount1"
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 class EmulatorMissingError(RuntimeError):
@@ -87,8 +88,8 @@ def gcs_emulator() -> Iterator[Emulator]:
 
 
 @contextmanager
-def azure_emulator() -> Iterator[Emulator]:
-    """Azurite. Raises EmulatorMissingError."""
+def azure_emulator(certificate: tuple[Path, Path] | None = None) -> Iterator[Emulator]:
+    """Azurite; with a certificate and its key, over TLS. Raises EmulatorMissingError."""
     program = os.environ.get("AZURITE") or str(Path(_ROOT) / AZURITE_DIRECTORY / "node_modules/.bin/azurite-blob")
     if not Path(program).exists():
         raise EmulatorMissingError(
@@ -97,11 +98,14 @@ def azure_emulator() -> Iterator[Emulator]:
     if shutil.which("node") is None:
         raise EmulatorMissingError("Azurite needs node")
     command = [program, "--blobHost", "127.0.0.1", "--blobPort", "0", "--inMemoryPersistence", "--silent"]
+    if certificate is not None:
+        command += ["--cert", str(certificate[0]), "--key", str(certificate[1])]
     with _running([*command, "--skipApiVersionCheck", "--disableTelemetry"]) as process:
-        endpoint = _wait_for(process, re.compile(r"listens on (http://127\.0\.0\.1:\d+)\s"))
+        endpoint = _wait_for(process, re.compile(r"listens on (https?://127\.0\.0\.1:\d+)\s"))
         connection = (
-            f"DefaultEndpointsProtocol=http;AccountName={_AZURITE_ACCOUNT};AccountKey={_AZURITE_KEY};"
-            f"BlobEndpoint={endpoint}/{_AZURITE_ACCOUNT};"
+            f"DefaultEndpointsProtocol={urlsplit(endpoint).scheme};AccountName={AZURITE_ACCOUNT};"
+            f"AccountKey={AZURITE_KEY};"
+            f"BlobEndpoint={endpoint}/{AZURITE_ACCOUNT};"
         )
         _create_container(connection)
         yield Emulator("azure", endpoint, f"az://{BUCKET}/", {"connection_string": connection})
