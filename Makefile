@@ -73,8 +73,9 @@ torture: setup ## Ten minutes of eight processes on one table, some killed, on d
 cluster: setup ## A standalone Spark cluster and a Connect server: executors, drivers and streams killed at every step
 	@DELTA_ORCH_CLUSTER=long $(BIN)/python -m pytest -s tests/spark/test_spark_cluster.py
 
-interleave: setup ## Every pair of verbs through the interleavings of its storage calls (INTERLEAVE="--limit 200 --seed 2")
+interleave: setup ## Every pair of verbs through the interleavings of its storage calls, and of its requests to a catalog (INTERLEAVE="--limit 200 --seed 2")
 	@$(BIN)/python -m tests.harness.interleave $(INTERLEAVE)
+	@$(BIN)/python -m pytest -q tests/concurrency/test_catalog_interleavings.py
 
 matrix: setup ## Run the tests with the oldest and the newest versions admitted, each in an environment of its own (MATRIX="oldest spark-4.0")
 	@$(BIN)/python scripts/matrix.py $(MATRIX)

@@ -326,10 +326,12 @@ def _answer_to(request: urllib.request.Request, timeout_s: float) -> JsonBody | 
             return _json(response.read()) or {}
     except urllib.error.HTTPError as e:
         with e:
-            error = (_json(e.read()) or {}).get("error")
-        if not isinstance(error, Mapping):
-            return Refusal(e.code, f"HTTP {e.code}", str(e.reason))
-        return Refusal(e.code, str(error.get("type")), str(error.get("message")))
+            body = _json(e.read()) or {}
+        if isinstance(error := body.get("error"), Mapping):
+            return Refusal(e.code, str(error.get("type")), str(error.get("message")))
+        if "error_code" in body:  # Of the older API.
+            return Refusal(e.code, str(body["error_code"]), str(body.get("message")))
+        return Refusal(e.code, f"HTTP {e.code}", str(e.reason))
 
 
 def _json(content: bytes) -> dict[str, Any] | None:

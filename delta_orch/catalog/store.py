@@ -587,9 +587,7 @@ class _Proposal(StagedFile):
             except StorageOutcomeUnknownError:
                 meta = self._store._settled(path, self.data)
             self._file = self._store._writing.stage(STAGED_COMMIT_DIRECTORY, self.data)
-            body = commit_body(
-                entry, version, name, len(self.data), meta.modification_time_ms, self.data, self._before
-            )
+            body = commit_body(entry, version, name, len(self.data), meta.modification_time_ms, self.data, self._before)
             if (published := self._store._last_published(entry)) is not None:
                 body["updates"].append(published_update(published))
             self._request = body

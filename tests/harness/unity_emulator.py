@@ -395,7 +395,9 @@ class UnityEmulator:
         return {"catalogs": [{"name": name} for name in sorted(self.catalogs)]}
 
     def listSchemas(self, query: Mapping[str, str], **_: Any) -> Any:
-        return {"schemas": [{"name": name} for name in sorted(self.catalogs.get(query["catalog_name"], ()))]}
+        if query["catalog_name"] not in self.catalogs:
+            raise ApiError(404, "CATALOG_NOT_FOUND", f"Catalog not found: {query['catalog_name']}")
+        return {"schemas": [{"name": name} for name in sorted(self.catalogs[query["catalog_name"]])]}
 
     def listTables(self, query: Mapping[str, str], **_: Any) -> Any:
         schema = (query["catalog_name"], query["schema_name"])
@@ -641,6 +643,8 @@ class UnityEmulator:
                     return _failed(fault)
                 return (204, None) if answer is None else (200, answer)
             except ApiError as e:
+                if endpoint.startswith("list"):  # The older API has errors of another form.
+                    return e.status, {"error_code": e.kind, "message": str(e), "details": []}
                 return e.status, _error(e.status, e.kind, str(e))
             except (KeyError, TypeError, ValueError) as e:
                 self._violate(f"{endpoint} cannot be understood: {type(e).__name__} {e}")

@@ -20,9 +20,7 @@ from tests.harness.unity_older_api import older_unity_emulator
 from tests.interop.conftest import SIDE_PATH
 
 SIDE = Path(os.environ.get(SIDE_PATH) or Path(sys.prefix) / "referees")
-EXTENSIONS = {
-    name: next(SIDE.rglob(f"{name}.duckdb_extension"), None) for name in ("httpfs", "delta", "unity_catalog")
-}
+EXTENSIONS = {name: next(SIDE.rglob(f"{name}.duckdb_extension"), None) for name in ("httpfs", "delta", "unity_catalog")}
 pytestmark = pytest.mark.skipif(
     None in EXTENSIONS.values(), reason=f"DuckDB's extensions httpfs, delta and unity_catalog are not below {SIDE}"
 )

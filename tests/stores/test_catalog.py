@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 import delta_orch.cli.main  # noqa: F401 (it adds the commands)
 from delta_orch import DeltaTable, configure, sql
+from delta_orch.catalog.discovery import list_below
 from delta_orch.cli.app import app
 from delta_orch.errors import (
     CatalogError,
@@ -332,6 +333,15 @@ def test_a_property_of_the_catalog_alone_stays(unity: UnityEmulator, table: Delt
     unity.violations.clear()  # The emulator compares everything with the log.
 
 
+def test_a_domain_of_the_user_is_in_the_log_alone(unity: UnityEmulator, table: DeltaTable) -> None:
+    domains = dict(unity.table(NAME).domains)
+    table.set_domain_metadata("mine", '{"a": 1}')
+    assert unity.table(NAME).domains == domains
+    assert _new(unity).domain_metadata["mine"] == '{"a": 1}'
+    table.remove_domain_metadata("mine")
+    assert "mine" not in _new(unity).domain_metadata
+
+
 def test_too_many_commits_that_are_not_published(unity: UnityEmulator, table: DeltaTable) -> None:
     unity.most_unbackfilled = 1
     unity.unpublish(NAME)
@@ -585,6 +595,8 @@ def test_the_command_line(unity: UnityEmulator, table: DeltaTable) -> None:
     shown = CliRunner().invoke(app, ["snapshot", URI, *options])
     assert URI in shown.stdout
     assert TOKEN not in shown.stdout
+    with pytest.raises(CatalogError, match=r"CATALOG_NOT_FOUND \(404\)[\s\S]*Catalog not found: nope"):
+        [*list_below("uc://nope", unity.options)]
 
 
 def test_what_a_table_calls_itself_asks_nobody(unity: UnityEmulator) -> None:

@@ -64,7 +64,12 @@ def test_a_table_in_azure(tmp_path: Path, emulator_named: Callable[[str], Emulat
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "SSL_CERT_FILE": str(certificate), "REQUESTS_CA_BUNDLE": str(certificate)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "SSL_CERT_FILE": str(certificate),
+            "REQUESTS_CA_BUNDLE": str(certificate),
+        },
         capture_output=True,
         text=True,
         timeout=240,
@@ -94,9 +99,7 @@ def _certificate(directory: Path) -> tuple[Path, Path]:
     certificate, private = directory / "certificate.pem", directory / "key.pem"
     certificate.write_bytes(built.public_bytes(serialization.Encoding.PEM))
     private.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return certificate, private
 

@@ -10,7 +10,7 @@ from tests.harness.unity_emulator import ENDPOINTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/catalogs.md").read_text()
-FILES = ("test_catalog.py", "test_catalog_credentials.py")
+FILES = ("test_catalog.py", "test_catalog_credentials.py", "test_catalog_clouds.py")
 
 
 def test_each_row_names_tests_that_are_there() -> None:
