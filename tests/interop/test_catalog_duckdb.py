@@ -32,7 +32,8 @@ endpoint, token, extensions, *statements = sys.argv[1:]
 connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
 for extension in json.loads(extensions):
     connection.execute(f"LOAD '{extension}'")
-connection.execute(f"CREATE SECRET (TYPE unity_catalog, TOKEN '{token}', ENDPOINT '{endpoint}', AWS_REGION 'us-east-1')")
+secret = f"TYPE unity_catalog, TOKEN '{token}', ENDPOINT '{endpoint}', AWS_REGION 'us-east-1'"
+connection.execute(f"CREATE SECRET ({secret})")
 connection.execute("ATTACH 'main' AS uc (TYPE unity_catalog, DEFAULT_SCHEMA 'default')")
 for statement in statements:
     print(json.dumps(connection.execute(statement).fetchall()))

@@ -337,9 +337,9 @@ def test_a_domain_of_the_user_is_in_the_log_alone(unity: UnityEmulator, table: D
     domains = dict(unity.table(NAME).domains)
     table.set_domain_metadata("mine", '{"a": 1}')
     assert unity.table(NAME).domains == domains
-    assert _new(unity).domain_metadata["mine"] == '{"a": 1}'
+    assert _new(unity).snapshot().domain_metadata["mine"] == '{"a": 1}'
     table.remove_domain_metadata("mine")
-    assert "mine" not in _new(unity).domain_metadata
+    assert "mine" not in _new(unity).snapshot().domain_metadata
 
 
 def test_too_many_commits_that_are_not_published(unity: UnityEmulator, table: DeltaTable) -> None:

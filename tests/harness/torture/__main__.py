@@ -6,6 +6,7 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     directory = given.directory / time.strftime("%Y%m%d-%H%M%S")
     with ExitStack() as stack:
-        uri, options = str(directory / "table"), None
+        uri = str(directory / "table")
+        options: Mapping[str, str] | None = None
         chance = random.Random(given.seed)
         if given.store == "catalog":
             tables = directory / "tables"
