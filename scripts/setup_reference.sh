@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 home=.venv/reference
 source=tests/interop/reference
 stamp=$home/.installed
-wanted=$(cat "$source/requirements.txt" "$source/pom.xml" "$source/UCSingleCatalog.java" scripts/setup_reference.sh | cksum)
+wanted=$(cat "$source/requirements.txt" "$source/pom.xml" "$source"/*.java scripts/setup_reference.sh | cksum)
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
 
 command -v mvn >/dev/null || { echo "make interop needs Maven (mvn) to fetch Delta on Spark" >&2; exit 1; }
@@ -19,6 +19,6 @@ mvn --quiet --batch-mode --file "$source/pom.xml" dependency:copy-dependencies \
   -DincludeGroupIds=io.delta,io.unitycatalog -DoutputDirectory="$PWD/$home/jars"
 # Unity Catalog's connector for Spark is not on Maven for this Spark; Delta asks for a catalog of its name.
 spark=$("$home/bin/python" -c "import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / 'jars')")
-javac -nowarn -cp "$spark/*:$home/jars/*" -d "$home/classes" "$source/UCSingleCatalog.java"
+javac -nowarn -cp "$spark/*:$home/jars/*" -d "$home/classes" "$source"/*.java
 jar --create --file "$home/jars/catalog.jar" -C "$home/classes" .
 printf '%s' "$wanted" > "$stamp"

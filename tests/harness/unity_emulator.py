@@ -615,7 +615,7 @@ class UnityEmulator:
         url = urlsplit(target)
         path = url.path.removeprefix(API)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        endpoint, parameters = _route(self.routes, method, path)
+        endpoint, parameters = find_endpoint(self.routes, method, path)
         if endpoint is None:
             return 404, _error(404, "NotFoundException", f"No endpoint {method} {path}")
         if self.watch is not None:
@@ -691,7 +691,7 @@ def _error(status: int, kind: str, message: str) -> dict[str, Any]:
     return {"error": {"type": kind, "code": status, "message": message}}
 
 
-def _route(routes: Mapping[str, str], method: str, path: str) -> tuple[str | None, dict[str, str]]:
+def find_endpoint(routes: Mapping[str, str], method: str, path: str) -> tuple[str | None, dict[str, str]]:
     for name, endpoint in routes.items():
         verb, _, pattern = endpoint.partition(" ")
         found = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern), path)
