@@ -4,7 +4,7 @@ landing/*.csv ──► orders (bronze) ──► sales (silver) ──► daily
                   └─► orders_quarantine
 """
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from airflow.sdk import DAG, task
@@ -18,7 +18,7 @@ LAKE = HOME / "lake"
 with DAG(
     "files_to_gold",
     schedule="@daily",
-    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     # A retry after a conflict or an outage writes no row twice.
     default_args={"retries": 2},

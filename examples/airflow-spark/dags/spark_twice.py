@@ -3,7 +3,7 @@
 readings ──► daily (a query)
 """
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from airflow.sdk import DAG, task
@@ -13,7 +13,7 @@ from delta_orch.airflow import DeltaWriteOperator
 LAKE = Path(__file__).resolve().parents[1] / "lake"
 DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
 
-with DAG("spark_twice", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=timezone.utc), catchup=False) as dag:
+with DAG("spark_twice", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False) as dag:
 
     @task.delta(
         table_uri=f"{LAKE}/readings",
