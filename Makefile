@@ -85,7 +85,8 @@ sbom: setup ## Write build/sbom.json, the bill of materials of the package with 
 	@$(BIN)/python scripts/supply_chain.py licenses
 
 audit: setup ## Hold the installed packages against the pins, and the pins against known vulnerabilities
-	@$(BIN)/python scripts/supply_chain.py audit
+	-@$(BIN)/python -m venv $(BUILD)/tools && $(BUILD)/tools/bin/python -m pip install --quiet pip-audit
+	@PATH=$(CURDIR)/$(BUILD)/tools/bin:$$PATH $(BIN)/python scripts/supply_chain.py audit
 
 dist: setup ## Build the sdist and the wheel twice: the same bytes, and as the package index wants them
 	@$(BIN)/python -m venv $(BUILD)/tools && $(BUILD)/tools/bin/python -m pip install --quiet build twine

@@ -17,7 +17,13 @@ from delta_orch.spark_source import options
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / ".github").rglob("*.md")), ROOT / "llms.txt", *DOCS]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / ".github").rglob("*.md")),
+    ROOT / "llms.txt",
+    *DOCS,
+]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
