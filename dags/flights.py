@@ -1,13 +1,15 @@
 """The flights pipeline as Airflow DAGs. `flights_transformations.py` has the functions that they call.
 
-    flights, daily:              delivered ──► flights ──────────► flights_enriched ──► carrier_daily
-                                           └─► weather_readings ──┘
-    flights_corrections, daily:  late corrections, upserted into flights; silver and gold follow with the next day
+    flights, daily:              landing/flights/*.csv ──► flights ──────────► flights_enriched ──► carrier_daily
+                                 landing/weather/*.csv ──► weather_readings ──┘
     flights_maintenance, weekly: for each table there ──► optimize ──► checkpoint ──► vacuum (dry run) ──► vacuum
     carriers, by commits of the Dagster pipeline to its gold table: what changed there
 
-Switch `flights` on, and it loads 2013 day by day, until it is switched off. A run that is triggered for a day of which
-nothing was delivered, such as today, ends at `delivered`.
+Switch `flights` on, and each run loads the files that are new. Files may come late, damaged, twice, or out of order:
+
+- `FileSource` loads each file once, in the commit of its rows.
+- `write="cdc"` keeps the newest report of each flight, in whatever order reports arrive.
+- `expect` keeps bad rows out. They wait in the table `flights_quarantine`, with the rule that they break.
 
 Copy this folder to start a pipeline of your own. The operators make it exactly-once: each run of a task is a unit, and
 the commit of its rows records it. A retry after a crash finds it there, and a task that is cleared replaces exactly its
@@ -17,25 +19,25 @@ rows.
 from __future__ import annotations
 
 import os
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import DAG
 from flights_transformations import (
     FLIGHT_KEYS,
+    FLIGHT_RULES,
+    FLIGHTS_COLUMNS,
     SPARK_CONF,
+    WEATHER_COLUMNS,
     enrich_flights,
-    flights_files,
     read_airlines,
-    read_corrections,
-    read_flights,
     read_planes,
-    read_weather,
     summarize_carriers,
+    with_date,
 )
 
+from delta_orch import Expect, FileSource
 from delta_orch.airflow.assets import delta_table_asset
 from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
 from delta_orch.airflow.maintenance_operators import (
@@ -43,14 +45,14 @@ from delta_orch.airflow.maintenance_operators import (
     DeltaOptimizeOperator,
     DeltaVacuumOperator,
 )
-from delta_orch.airflow.row_operators import DeltaMergeOperator
 from delta_orch.airflow.sensors import DeltaTableVersionSensor
-from delta_orch.delta_table import DeltaTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from duckdb import DuckDBPyRelation
     from pyspark.sql import DataFrame, SparkSession
 
+    from delta_orch.pipeline.file_reader import FileBatch
     from delta_orch.pipeline.incremental import ChangeBatch
 
 HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
@@ -60,22 +62,17 @@ TABLES = HOME / "airflow_tables"
 RETENTION = {"delta.deletedFileRetentionDuration": os.environ.get("FLIGHTS_RETENTION", "interval 7 days")}
 
 
-# `{{ ds }}` is undefined in runs without a logical date: asset-triggered ones, and manual ones.
-DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
-
-
 def table_uri(name: str) -> str:
     return str(TABLES / name)
 
 
-def enrich(batch: ChangeBatch, spark: SparkSession) -> DataFrame:
-    weather = DeltaTable(table_uri("weather_readings")).snapshot().scan().to_spark(spark)
-    return enrich_flights(batch.scan().to_spark(spark), weather, read_planes(spark, LANDING))
+def dated(batch: FileBatch) -> DuckDBPyRelation:
+    return with_date(batch.rows())
 
 
-def corrections_of(day: str, spark: SparkSession) -> DataFrame:
-    """To be run again after `flights`, which replaces the whole day by what was delivered at first."""
-    return read_corrections(spark, LANDING, [date.fromisoformat(day)])
+def enrich(batches: dict[str, ChangeBatch], spark: SparkSession) -> DataFrame:
+    flights, weather = (batches[name].scan().to_spark(spark) for name in ("flights", "weather"))
+    return enrich_flights(flights, weather, read_planes(spark, LANDING))
 
 
 def summarize(batch: ChangeBatch, spark: SparkSession) -> DataFrame:
@@ -88,60 +85,69 @@ def copy_of(batch: ChangeBatch) -> pa.Table:
 
 with DAG(
     "flights",
-    description="New York's flights of 2013: bronze, silver and gold Delta tables, day by day",
+    description="New York's flights of 2013: bronze, silver and gold Delta tables, from the files that arrive",
     schedule="@daily",
     start_date=datetime(2013, 1, 1, tzinfo=UTC),
-    end_date=datetime(2013, 12, 31, tzinfo=UTC),
-    catchup=True,
+    catchup=False,
     max_active_runs=1,
     default_args={"retries": 2},
     tags=["delta"],
 ) as dag:
-
-    @task
-    def delivered(day: str) -> None:
-        try:
-            flights_files(LANDING, [date.fromisoformat(day)])
-        except FileNotFoundError as error:
-            raise AirflowSkipException(str(error)) from error
-
-    @task.delta(
-        table_uri=table_uri("flights"),
-        write="overwrite",
-        replace_where="flight_date = DATE '" + DAY + "'",
+    flights = DeltaIncrementalOperator(
+        task_id="flights",
+        doc_md="Flights by their newest report. Monthly files and corrections are alike: reports of flights.",
+        source=FileSource(
+            LANDING / "flights",
+            format="csv",
+            options={"null_text": "NA"},
+            schema=FLIGHTS_COLUMNS,
+            source_file=True,  # the quarantine names the file of each row
+            schema_mode="rescue",  # a value that is no number breaks a rule, and not the run
+            on_error="quarantine",  # a file that is cut off is set aside, and read once it has changed
+            on_changed="ignore",  # a file that comes again is not loaded again
+        ),
+        target=table_uri("flights"),
+        python_callable=dated,
+        write="cdc",
+        merge_keys=list(FLIGHT_KEYS),
+        sequence_by="reported_at",
+        except_columns=["_rescued_data", "source_file"],
+        expect={name: Expect(rule, "quarantine") for name, rule in FLIGHT_RULES.items()},
         partition_by=["flight_date"],
         properties=RETENTION,
-        spark_conf=SPARK_CONF,
     )
-    def flights(day: str, spark: SparkSession | None = None) -> DataFrame:
-        """Flights as delivered. Writing a day replaces exactly that day."""
-        return read_flights(spark, LANDING, [date.fromisoformat(day)])
-
-    @task.delta(
-        table_uri=table_uri("weather_readings"),
+    weather_readings = DeltaIncrementalOperator(
+        task_id="weather_readings",
+        doc_md="Hourly weather at the airports, appended.",
+        source=FileSource(
+            LANDING / "weather",
+            format="csv",
+            options={"null_text": "NA"},
+            schema=WEATHER_COLUMNS,
+            on_changed="ignore",
+        ),
+        target=table_uri("weather_readings"),
+        python_callable=dated,
         write="append",
         # Each row names the run that wrote it, so a cleared task finds its rows also after compactions.
         unit_column="load_id",
-        partition_by=["reading_date"],
+        partition_by=["flight_date"],
         properties=RETENTION,
-        spark_conf=SPARK_CONF,
     )
-    def weather_readings(day: str, spark: SparkSession | None = None) -> DataFrame:
-        """Hourly weather at the airports, appended."""
-        return read_weather(spark, LANDING, [date.fromisoformat(day)])
-
     flights_enriched = DeltaIncrementalOperator(
         task_id="flights_enriched",
-        source=table_uri("flights"),
+        doc_md="Flights with their plane and the weather, recomputed for the days that changed in either.",
+        source={"flights": table_uri("flights"), "weather": table_uri("weather_readings")},
         target=table_uri("flights_enriched"),
         python_callable=enrich,
-        write="overwrite_changed",
+        write="overwrite_partitions",
         partition_by=["flight_date"],
         properties=RETENTION,
         spark_conf=SPARK_CONF,
     )
     carrier_daily = DeltaIncrementalOperator(
         task_id="carrier_daily",
+        doc_md="Each carrier's day. Recomputed for the days that changed in silver.",
         source=table_uri("flights_enriched"),
         target=table_uri("carrier_daily"),
         python_callable=summarize,
@@ -151,29 +157,7 @@ with DAG(
         spark_conf=SPARK_CONF,
     )
 
-    delivered(DAY) >> [flights(DAY), weather_readings(DAY)] >> flights_enriched >> carrier_daily
-
-with DAG(
-    "flights_corrections",
-    description="Upserts late corrections of a day's flights",
-    schedule="@daily",
-    start_date=datetime(2013, 1, 1, tzinfo=UTC),
-    end_date=datetime(2013, 12, 31, tzinfo=UTC),
-    catchup=False,
-    max_active_runs=1,
-    default_args={"retries": 2},
-    tags=["delta"],
-) as corrections_dag:
-    DeltaMergeOperator(
-        task_id="corrections",
-        table_uri=table_uri("flights"),
-        merge_keys=list(FLIGHT_KEYS),
-        python_callable=corrections_of,
-        op_args=[DAY],
-        partition_by=["flight_date"],
-        properties=RETENTION,
-        spark_conf=SPARK_CONF,
-    )
+    [flights, weather_readings] >> flights_enriched >> carrier_daily
 
 with DAG(
     "flights_maintenance",

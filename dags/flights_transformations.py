@@ -1,12 +1,12 @@
-"""The tables of the flights pipeline as functions over Spark DataFrames.
+"""The tables of the flights pipeline as functions: bronze over rows of files, silver and gold over Spark DataFrames.
 
     flights (bronze) ──► flights_enriched (silver) ──► carrier_daily (gold)
     weather_readings ──┘
 
-The pipeline reads a landing folder, to which airports and a weather service deliver CSV files:
-`flights/2013-01-31/EWR.csv`, `weather/2013-01-31.csv`, corrections of a day's flights in `corrections/2013-01-31.csv`,
-and `planes.csv` and `airlines.csv`. The functions know nothing of Delta tables. The definitions that call them say what
-is read and replaced.
+The pipeline reads a landing folder, to which airports and a weather service deliver CSV files: `flights/2013-01.csv`
+and `weather/2013-01.csv` for a month, corrections of flights as `flights/corrections-17.csv`, and `planes.csv` and
+`airlines.csv`. The functions know nothing of Delta tables. The definitions that call them say what is read and
+replaced.
 
 This file is the same beside each definition of the pipeline, so that either folder can be copied alone.
 """
@@ -14,12 +14,11 @@ This file is the same beside each definition of the pipeline, so that either fol
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyRelation
     from pyspark.sql import DataFrame, SparkSession
 
 SPARK_CONF = {
@@ -35,22 +34,59 @@ SPARK_CONF = {
     "spark.sql.session.timeZone": "UTC",
 }
 
-FLIGHTS_SCHEMA = """
-    year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT,
-    arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, distance INT,
-    hour INT, minute INT, time_hour TIMESTAMP
-"""
-WEATHER_SCHEMA = """
-    origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, wind_dir INT,
-    wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, time_hour TIMESTAMP
-"""
+FLIGHTS_COLUMNS = {
+    "year": "int",
+    "month": "int",
+    "day": "int",
+    "dep_time": "int",
+    "sched_dep_time": "int",
+    "dep_delay": "int",
+    "arr_time": "int",
+    "sched_arr_time": "int",
+    "arr_delay": "int",
+    "carrier": "string",
+    "flight": "int",
+    "tailnum": "string",
+    "origin": "string",
+    "dest": "string",
+    "air_time": "int",
+    "distance": "int",
+    "hour": "int",
+    "minute": "int",
+    "time_hour": "timestamp",
+    "reported_at": "timestamp",
+}
+WEATHER_COLUMNS = {
+    "origin": "string",
+    "year": "int",
+    "month": "int",
+    "day": "int",
+    "hour": "int",
+    "temp": "double",
+    "dewp": "double",
+    "humid": "double",
+    "wind_dir": "int",
+    "wind_speed": "double",
+    "wind_gust": "double",
+    "precip": "double",
+    "pressure": "double",
+    "visib": "double",
+    "time_hour": "timestamp",
+}
 PLANES_SCHEMA = """
     tailnum STRING, year INT, type STRING, manufacturer STRING, model STRING, engines INT, seats INT, speed INT,
     engine STRING
 """
 AIRLINES_SCHEMA = "carrier STRING, name STRING"
 FLIGHT_KEYS = ("flight_date", "carrier", "flight", "origin", "sched_dep_time")
-"""The columns that name a flight. A correction replaces the row with the same values."""
+"""The columns that name a flight. Of all reports of a flight the one with the greatest `reported_at` counts."""
+
+FLIGHT_RULES = {
+    "every value fits its column": "_rescued_data IS NULL",
+    "a flight has a carrier": "carrier IS NOT NULL",
+    "a delay is less than two days": "coalesce(abs(arr_delay), 0) < 2880",
+}
+"""Rows that break one wait in the quarantine. A rule that gives null counts as broken."""
 
 
 def spark_session() -> SparkSession:
@@ -65,41 +101,19 @@ def spark_session() -> SparkSession:
     return session
 
 
-def flights_files(landing: Path, days: Iterable[date]) -> list[Path]:
-    """The files that the airports have delivered for these days.
+def with_date(rows: object) -> DuckDBPyRelation:
+    """Bronze: the rows of files as they are, with `flight_date` to partition by."""
+    import duckdb
 
-    Raises:
-        FileNotFoundError: A day has not been delivered. Planes fly every day, so a day without rows would be wrong.
-    """
-    by_day = {day: sorted((landing / "flights" / day.isoformat()).glob("*.csv")) for day in days}
-    if missing := [day.isoformat() for day, paths in by_day.items() if not paths]:
-        raise FileNotFoundError(f"No flights have been delivered to {landing} for {', '.join(missing)}")
-    return [path for paths in by_day.values() for path in paths]
-
-
-def read_flights(spark: SparkSession, landing: Path, days: Iterable[date]) -> DataFrame:
-    """Bronze: the flights delivered for these days, as they are, with `flight_date` to partition by."""
-    return _with_date(_read_csv(spark, FLIGHTS_SCHEMA, flights_files(landing, days)))
-
-
-def read_corrections(spark: SparkSession, landing: Path, days: Iterable[date]) -> DataFrame:
-    """Bronze: the flights of these days that were delivered late, or wrong at first. Most days have none."""
-    return _with_date(_read_csv(spark, FLIGHTS_SCHEMA, _daily_files(landing / "corrections", days)))
-
-
-def read_weather(spark: SparkSession, landing: Path, days: Iterable[date]) -> DataFrame:
-    """The hourly readings delivered for these days, with `reading_date`. They end on 30 December."""
-    return _read_csv(spark, WEATHER_SCHEMA, _daily_files(landing / "weather", days)).selectExpr(
-        "make_date(year, month, day) AS reading_date", "* EXCEPT (year, month, day)"
-    )
+    return duckdb.from_arrow(rows).project("make_date(year, month, day) AS flight_date, *")
 
 
 def read_planes(spark: SparkSession, landing: Path) -> DataFrame:
-    return _read_csv(spark, PLANES_SCHEMA, [landing / "planes.csv"])
+    return _read_csv(spark, PLANES_SCHEMA, landing / "planes.csv")
 
 
 def read_airlines(spark: SparkSession, landing: Path) -> DataFrame:
-    return _read_csv(spark, AIRLINES_SCHEMA, [landing / "airlines.csv"])
+    return _read_csv(spark, AIRLINES_SCHEMA, landing / "airlines.csv")
 
 
 def enrich_flights(flights: DataFrame, weather: DataFrame, planes: DataFrame) -> DataFrame:
@@ -115,7 +129,7 @@ def enrich_flights(flights: DataFrame, weather: DataFrame, planes: DataFrame) ->
     )
     readings = weather.select("origin", "time_hour", "temp", "humid", "wind_speed", "precip", "visib")
     return (
-        flights.selectExpr("* EXCEPT (year, month, day)", "dep_time IS NULL AS cancelled")
+        flights.selectExpr("* EXCEPT (year, month, day, reported_at)", "dep_time IS NULL AS cancelled")
         .join(F.broadcast(plane_columns), "tailnum", "left")
         .join(F.broadcast(readings), ["origin", "time_hour"], "left")
     )
@@ -138,19 +152,6 @@ def summarize_carriers(enriched: DataFrame, airlines: DataFrame) -> DataFrame:
     )
 
 
-def _with_date(flights: DataFrame) -> DataFrame:
-    return flights.selectExpr("make_date(year, month, day) AS flight_date", "*")
-
-
-def _daily_files(folder: Path, days: Iterable[date]) -> list[Path]:
-    paths = (folder / f"{day.isoformat()}.csv" for day in days)
-    return [path for path in paths if path.is_file()]
-
-
-def _read_csv(spark: SparkSession, schema: str, files: list[Path]) -> DataFrame:
-    if not files:
-        # Spark refuses an empty list of paths; no delivery is no rows.
-        return spark.createDataFrame([], schema)
-    paths = [str(path) for path in files]
+def _read_csv(spark: SparkSession, schema: str, file: Path) -> DataFrame:
     # FAILFAST: a damaged line ends the run; by default Spark would make nulls of it.
-    return spark.read.csv(paths, schema=schema, header=True, nullValue="NA", mode="FAILFAST", enforceSchema=False)
+    return spark.read.csv(str(file), schema=schema, header=True, nullValue="NA", mode="FAILFAST", enforceSchema=False)

@@ -1,44 +1,51 @@
 """The flights pipeline as Dagster assets. `flights_transformations.py` has the functions that they call.
 
-    landing/*.csv ──► flights ──────────► flights_enriched ──► carrier_daily
-                  └─► weather_readings ──┘                          each with compaction, checkpoint, vacuum
-    landing/corrections/*.csv: upserted into flights; the sensor has silver and gold follow
+    landing/flights/*.csv ──► flights ──────────► flights_enriched ──► carrier_daily
+    landing/weather/*.csv ──► weather_readings ──┘       each with compaction, checkpoint, vacuum
 
-Copy this folder to start a pipeline of your own. Two things make it exactly-once: the IO manager (bronze) and
-`@delta_asset` (silver and gold). Both record the units that a run writes, such as a partition of an asset, in the
-commit of the rows.
+Files may come late, damaged, twice, or out of order:
+
+- `FileSource` loads each file once, in the commit of its rows.
+- `write="cdc"` keeps the newest report of each flight, in whatever order reports arrive.
+- `expect` keeps bad rows out. They wait in the table `flights_quarantine`, with the rule that they break.
+
+Copy this folder to start a pipeline of your own. `@delta_asset` makes it exactly-once: each run of an asset is a unit,
+and the commit of its rows records it. A retry after a crash finds it there, and a run that is executed again replaces
+exactly its rows.
 """
 
 import os
-from datetime import date
 from pathlib import Path
 
 import dagster as dg
+from duckdb import DuckDBPyRelation
 from pyspark.sql import DataFrame
 
 from dagster_defs.flights_transformations import (
     FLIGHT_KEYS,
+    FLIGHT_RULES,
+    FLIGHTS_COLUMNS,
+    WEATHER_COLUMNS,
     enrich_flights,
     read_airlines,
-    read_corrections,
-    read_flights,
     read_planes,
-    read_weather,
     spark_session,
     summarize_carriers,
+    with_date,
 )
+from delta_orch import DeltaTable, Expect, FileSource
 from delta_orch.dagster import (
     ChangeBatch,
-    DeltaLakeIOManager,
     DeltaTableResource,
+    FileBatch,
     MaintenancePolicy,
     build_delta_check,
+    build_delta_file_sensor,
     build_delta_log_sensor,
     build_delta_maintenance_assets,
     checks,
     delta_asset,
 )
-from delta_orch.delta_table import DeltaTable
 
 HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
 LANDING = HOME / "landing"
@@ -46,83 +53,75 @@ TABLES = HOME / "tables"
 # How long files that no version needs any more are kept for readers of older versions.
 RETENTION = {"delta.deletedFileRetentionDuration": os.environ.get("FLIGHTS_RETENTION", "interval 7 days")}
 
-# Bronze and silver are written as the rows come, without a shuffle; compaction tidies up behind them.
+# Silver is written as the rows come, without a shuffle; compaction tidies up behind it.
 AS_IT_COMES = {**RETENTION, "delta.autoOptimize.optimizeWrite": "false"}
 
 tables = {
     name: DeltaTableResource(table_uri=str(TABLES / name))
     for name in ("flights", "weather_readings", "flights_enriched", "carrier_daily")
 }
-days = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
-
-
-def partition_days(context: dg.AssetExecutionContext) -> list[date]:
-    return [date.fromisoformat(key) for key in context.partition_keys]
-
-
-@dg.asset(
-    partitions_def=days,
-    backfill_policy=dg.BackfillPolicy.single_run(),
-    metadata={"partition_expr": "flight_date"},
-    kinds={"deltalake", "spark"},
-    group_name="bronze",
+flights_files = FileSource(
+    LANDING / "flights",
+    format="csv",
+    options={"null_text": "NA"},
+    schema=FLIGHTS_COLUMNS,
+    source_file=True,  # the quarantine names the file of each row
+    schema_mode="rescue",  # a value that is no number breaks a rule, and not the run
+    on_error="quarantine",  # a file that is cut off is set aside, and read once it has changed
+    on_changed="ignore",  # a file that comes again is not loaded again
 )
-def flights(context: dg.AssetExecutionContext) -> DataFrame:
-    """Flights as delivered. Writing a day replaces exactly that day."""
-    return read_flights(spark_session(), LANDING, partition_days(context))
-
-
-@dg.asset(
-    partitions_def=days,
-    backfill_policy=dg.BackfillPolicy.single_run(),
-    metadata={"partition_expr": "reading_date", "write": "append"},
-    kinds={"deltalake", "spark"},
-    group_name="bronze",
+weather_files = FileSource(
+    LANDING / "weather", format="csv", options={"null_text": "NA"}, schema=WEATHER_COLUMNS, on_changed="ignore"
 )
-def weather_readings(context: dg.AssetExecutionContext) -> DataFrame:
-    """Hourly weather at the airports, appended. A day is a unit: done again, it replaces exactly its rows."""
-    return read_weather(spark_session(), LANDING, partition_days(context))
-
-
-@dg.asset(
-    name="flights",
-    key_prefix="corrections",
-    partitions_def=days,
-    # `schema` and the last part of the key make the folder: the table is that of `flights`.
-    metadata={
-        "schema": TABLES.name,
-        "partition_expr": "flight_date",
-        "write": "merge",
-        "merge_keys": list(FLIGHT_KEYS),
-    },
-    deps=[flights],
-    io_manager_key="corrections",
-    kinds={"deltalake", "spark"},
-    group_name="bronze",
-)
-def corrections(context: dg.AssetExecutionContext) -> DataFrame:
-    """Flights corrected or reported late. Each takes the place of the flight with the same key, or is added.
-
-    To be materialized again after `flights`, which replaces the whole day by what was delivered at first.
-    """
-    return read_corrections(spark_session(), LANDING, partition_days(context))
 
 
 @delta_asset(
-    incremental_from=tables["flights"],
+    incremental_from=flights_files,
+    table=tables["flights"],
+    write="cdc",
+    merge_keys=FLIGHT_KEYS,
+    sequence_by="reported_at",
+    except_columns=["_rescued_data", "source_file"],
+    expect={name: Expect(rule, "quarantine") for name, rule in FLIGHT_RULES.items()},
+    partition_by=["flight_date"],
+    properties=RETENTION,
+    group_name="bronze",
+)
+def flights(batch: FileBatch) -> DuckDBPyRelation:
+    """Flights by their newest report. Monthly files and corrections are alike: reports of flights."""
+    return with_date(batch.rows())
+
+
+@delta_asset(
+    incremental_from=weather_files,
+    table=tables["weather_readings"],
+    write="append",
+    # Each row names the run that wrote it, so its rows are found after compactions, too.
+    unit_column="load_id",
+    partition_by=["flight_date"],
+    properties=RETENTION,
+    group_name="bronze",
+)
+def weather_readings(batch: FileBatch) -> DuckDBPyRelation:
+    """Hourly weather at the airports, appended."""
+    return with_date(batch.rows())
+
+
+@delta_asset(
+    incremental_from={"flights": tables["flights"], "weather": tables["weather_readings"]},
     table=tables["flights_enriched"],
-    write="overwrite_changed",
+    write="overwrite_partitions",
     partition_by=["flight_date"],
     properties=AS_IT_COMES,
     deps=[flights, weather_readings],
     kinds={"spark"},
     group_name="silver",
 )
-def flights_enriched(context: dg.AssetExecutionContext, batch: ChangeBatch) -> DataFrame:
-    """Flights with their plane and the weather, recomputed for the days that changed in bronze."""
+def flights_enriched(batches: dict[str, ChangeBatch]) -> DataFrame:
+    """Flights with their plane and the weather, recomputed for the days that changed in either."""
     spark = spark_session()
-    weather = tables["weather_readings"].snapshot().scan().to_spark(spark)
-    return enrich_flights(batch.scan().to_spark(spark), weather, read_planes(spark, LANDING))
+    flights, weather = (batches[name].scan().to_spark(spark) for name in ("flights", "weather"))
+    return enrich_flights(flights, weather, read_planes(spark, LANDING))
 
 
 @delta_asset(
@@ -137,7 +136,7 @@ def flights_enriched(context: dg.AssetExecutionContext, batch: ChangeBatch) -> D
     kinds={"spark"},
     group_name="gold",
 )
-def carrier_daily(context: dg.AssetExecutionContext, batch: ChangeBatch) -> DataFrame:
+def carrier_daily(batch: ChangeBatch) -> DataFrame:
     """Each carrier's day: flights, cancellations, mean delays. Recomputed for the days that changed in silver."""
     spark = spark_session()
     return summarize_carriers(batch.scan().to_spark(spark), read_airlines(spark, LANDING))
@@ -161,14 +160,25 @@ asset_checks = [
     build_delta_check(carrier_daily, tables["carrier_daily"], checks.unique(keys=["flight_date", "carrier"])),
 ]
 
-bronze_job = dg.define_asset_job("bronze", selection=dg.AssetSelection.assets(flights, weather_readings))
-corrections_job = dg.define_asset_job("corrections", selection=dg.AssetSelection.assets(corrections))
+flights_job = dg.define_asset_job("load_flights", selection=dg.AssetSelection.assets(flights))
+weather_job = dg.define_asset_job("load_weather", selection=dg.AssetSelection.assets(weather_readings))
 refresh_job = dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(flights_enriched, carrier_daily))
 maintenance_job = dg.define_asset_job("maintenance", selection=dg.AssetSelection.assets(*maintenance))
 
+# Files arrive: bronze loads them.
+flights_arrived = build_delta_file_sensor(
+    name="flights_arrived", source=flights_files, table=tables["flights"], job=flights_job
+)
+weather_arrived = build_delta_file_sensor(
+    name="weather_arrived", source=weather_files, table=tables["weather_readings"], job=weather_job
+)
+
 # Whatever changes days of bronze, whoever does it: silver and gold follow.
-bronze_changed = build_delta_log_sensor(
-    name="bronze_changed", table_uri=str(TABLES / "flights"), job=refresh_job, start="beginning"
+flights_changed = build_delta_log_sensor(
+    name="flights_changed", table_uri=str(TABLES / "flights"), job=refresh_job, start="beginning"
+)
+weather_changed = build_delta_log_sensor(
+    name="weather_changed", table_uri=str(TABLES / "weather_readings"), job=refresh_job, start="beginning"
 )
 
 
@@ -181,14 +191,10 @@ def carriers_read() -> dg.RunRequest | dg.SkipReason:
 
 
 defs = dg.Definitions(
-    assets=[flights, weather_readings, corrections, flights_enriched, carrier_daily, *maintenance],
+    assets=[flights, weather_readings, flights_enriched, carrier_daily, *maintenance],
     asset_checks=asset_checks,
-    jobs=[bronze_job, corrections_job, refresh_job, maintenance_job],
-    sensors=[bronze_changed, carriers_read],
-    resources={
-        "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), properties=AS_IT_COMES),
-        "corrections": DeltaLakeIOManager(root_uri=str(HOME)),
-    },
+    jobs=[flights_job, weather_job, refresh_job, maintenance_job],
+    sensors=[flights_arrived, weather_arrived, flights_changed, weather_changed, carriers_read],
     # All steps of a run share one Spark session.
     executor=dg.in_process_executor,
 )

@@ -1,9 +1,9 @@
-"""`make demo`: an exactly-once pipeline of real flights, and six attempts to break it.
+"""`make demo`: an exactly-once pipeline of real flights, and seven attempts to break it.
 
-The flights of New York in 2013 go through bronze, silver and gold Delta tables, run by Dagster. Then the demo kills
-runs after their commits, does one again with corrected data, lets one end late, undoes one, and races several. It
-compares every table with the CSV files after each. A week goes through the Airflow DAG as well. Readers that share no
-code with this package confirm the result.
+The flights of New York in 2013 arrive as monthly CSV files, and go through bronze, silver and gold Delta tables, run by
+Dagster. Some files come late, damaged or twice, and corrections come out of order. The demo kills runs after their
+commits, does one again, lets one end late, undoes one, and races several. It compares every table with the source after
+each. The same files go through the Airflow DAG as well. Readers that share no code with this package confirm it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TextIO
 from delta_orch.cli.output import print_error
 from delta_orch.errors import DeltaError, MissingDependencyError
 from tests.demo.places import Places, default_home, enter
-from tests.demo.plan import DAYS_IN_YEAR, PROCESSES, Plan, make_plan
+from tests.demo.plan import MONTHS_IN_YEAR, PROCESSES, Plan, make_plan
 from tests.demo.results import Results
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tests.demo.processes import Processes
     from tests.demo.readers import Reader
 
-DAYS_BETWEEN_REFRESHES = 7
 FOLLOWER = "carriers_read"
 PACKAGES = ("delta-orch", "pyspark", "dagster", "apache-airflow", "deltalake", "duckdb", "pyarrow")
 
@@ -46,13 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         could not be finished.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.demo", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--days", type=int, default=DAYS_IN_YEAR, help="only the first days of the year (12 to 365)")
+    parser.add_argument(
+        "--months", type=int, default=MONTHS_IN_YEAR, help="only the first months of the year (8 to 12)"
+    )
     parser.add_argument("--home", type=Path, default=default_home(), help="where everything is written")
-    parser.add_argument("--processes", type=int, default=PROCESSES, help="how many backfill at once")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="how many load the same file at once")
     options = parser.parse_args(arguments)
     places = Places(options.home.resolve())
     try:
-        plan = make_plan(options.days, options.processes)
+        plan = make_plan(options.months, options.processes)
         ensure_java()
         places.prepare()
     except DeltaError as error:
@@ -138,7 +139,7 @@ class Demo:
         from tests.demo.processes import Processes
         from tests.demo.readers import find_readers
 
-        self.show(f"New York's flights of 2013, exactly once: {len(self.plan.days)} days")
+        self.show(f"New York's flights of 2013, exactly once: {len(self.plan.months)} monthly files")
         with Processes(self.places) as processes, ThreadPoolExecutor(1) as thread:
             # To find out whether an extension can be downloaded may take a while.
             readers = thread.submit(find_readers, self.places.home / "duckdb_extensions")
@@ -173,18 +174,11 @@ class Demo:
             return Pipeline(self.places, self.plan, source, landing, runs, Verifier(self.places.tables))
 
     def load(self, pipeline: Pipeline) -> None:
-        """First days one by one, each in a run of its own; the rest as one range, in one run."""
-        days, backfill = self.plan.daily, self.plan.backfill
-        with self.stage(f"{len(days)} days one by one: bronze, silver and gold"):
-            for number, day in enumerate(days, 1):
-                pipeline.deliver([day])
-                pipeline.runs.bronze([day])
-                if number % DAYS_BETWEEN_REFRESHES == 0 or number == len(days):
-                    pipeline.refresh()
-        with self.stage(f"{len(backfill)} days as one backfill: bronze"):
-            pipeline.deliver(backfill)
-            pipeline.runs.bronze(backfill)
-        with self.stage(f"{len(backfill)} days as one backfill: silver and gold"):
+        """The months that arrive as they should."""
+        months = self.plan.in_time
+        with self.stage(f"{len(months)} files arrive in their order: bronze"):
+            pipeline.deliver(*months)
+        with self.stage("Silver and gold follow"):
             pipeline.refresh()
 
     def maintain(self, pipeline: Pipeline) -> None:
@@ -197,7 +191,7 @@ class Demo:
             self.results.files_vacuumed = sum(deleted)
 
     def break_it(self, pipeline: Pipeline, processes: Processes) -> None:
-        """All attempts. After each the tables are compared with the CSV."""
+        """All attempts. After each the tables are compared with the source."""
         from tests.demo.break_it import ATTEMPTS
 
         for attempt in ATTEMPTS:
@@ -210,33 +204,38 @@ class Demo:
                     self.show(f"    not true: {check.what}")
 
     def run_airflow(self, pipeline: Pipeline, processes: Processes) -> None:
-        """A week once more as the Airflow DAG, into tables of its own; and a DAG that Dagster's commits start, which a
-        Dagster sensor waits for."""
-        days, result = self.plan.airflow, self.places.home / "airflow_week.json"
-        with self.stage(f"{len(days)} days again as the Airflow DAG"):
+        """The same files once more as the Airflow DAG, into tables of its own; and a DAG that Dagster's commits start,
+        which a Dagster sensor waits for."""
+        result = self.places.home / "airflow_runs.json"
+        with self.stage("The same files again as the Airflow DAG"):
             before = pipeline.asked_by(FOLLOWER)
-            arguments = ["--result", str(result), "--days", *(day.isoformat() for day in days)]
-            processes.module("tests.demo.airflow_week", "airflow", arguments).ensure_success()
+            arguments = ["--result", str(result), "--month", str(self.plan.months[0])]
+            processes.module("tests.demo.airflow_runs", "airflow", arguments).ensure_success()
             self.results.airflow = json.loads(result.read_text())
             self.results.airflow["handshake"] = {"before": before, "after": pipeline.asked_by(FOLLOWER)}
 
     def confirm(self, pipeline: Pipeline, readers: Sequence[Reader]) -> None:
         """Compare every table, by every independent reader, value for value."""
-        from tests.demo.verification import Verifier
+        from tests.demo.verification import Verifier, quarantined
 
-        source, results, verifier = pipeline.source, self.results, pipeline.verifier
-        results.rows_in_source = verifier.rows_in_source(source, self.plan.days)
-        results.comparisons = verifier.against_source(source, self.plan.days, readers)
-        airflow = Verifier(self.places.home / "airflow_tables")
-        results.airflow_comparisons = airflow.against_source(source, self.plan.airflow, readers)
+        source, results, months = pipeline.source, self.results, self.plan.months
+        results.rows_in_source = pipeline.verifier.rows_in_source(source, months)
+        results.comparisons = pipeline.verifier.against_source(source, months, readers)
+        airflow_tables = self.places.home / "airflow_tables"
+        results.airflow_comparisons = Verifier(airflow_tables).against_source(source, months, readers)
+        results.quarantined = quarantined(self.places.tables)
+        results.airflow_quarantined = quarantined(airflow_tables)
         results.dagster_runs = pipeline.runs.count()
         results.versions = {name: importlib.metadata.version(name) for name in PACKAGES}
 
     def show_summary(self, path: Path) -> None:
         """The numbers that matter, and whether all is well."""
         summary = self.results.summary()
-        rows = [summary[f"rows_in_{place}"] for place in ("source", "bronze", "silver")]
-        self.show(f"\n  flights: source = bronze = silver  {' = '.join(f'{number:,}' for number in rows)}")
+        rows = [summary[f"rows_in_{place}"] for place in ("source", "dagster", "airflow")]
+        self.show(f"\n  flights: source = Dagster = Airflow  {' = '.join(f'{number:,}' for number in rows)}")
+        self.show(f"  {'rows in quarantine':33}  {sum(self.results.quarantined.values()):,}")
+        for rule, number in self.results.quarantined.items():
+            self.show(f"    {'not true: ' + rule:43}  {number:,}")
         for label, key in _NUMBERS.items():
             self.show(f"  {label:33}  {summary[key]:,}")
         self.show(f"  {'confirmed by':33}  {', '.join(summary['readers_confirmed']) or 'none'}")
@@ -253,10 +252,10 @@ _NUMBERS = {
     "duplicates": "duplicates",
     "lost rows": "lost_rows",
     "crashed steps recovered": "steps_recovered",
-    "units replaced": "units_replaced",
+    "damaged rows repaired by a redo": "rows_repaired",
     "late runs fenced": "runs_fenced",
     "rows undone": "rows_undone",
-    "conflicts rebased": "conflicts_rebased",
+    "loaders that found nothing new": "loaders_without_news",
     "files before compaction": "files_before_compaction",
     "files after compaction": "files_after_compaction",
     "files vacuumed": "files_vacuumed",

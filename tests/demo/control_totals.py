@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ FLIGHTS_COLUMNS = {
     "time_hour": "TIMESTAMPTZ",
 }  # fmt: skip
 WEATHER_COLUMNS = {
-    "reading_date": "DATE", "origin": "VARCHAR", "hour": "BIGINT", "temp": "DOUBLE", "dewp": "DOUBLE",
+    "flight_date": "DATE", "origin": "VARCHAR", "hour": "BIGINT", "temp": "DOUBLE", "dewp": "DOUBLE",
     "humid": "DOUBLE", "wind_dir": "BIGINT", "wind_speed": "DOUBLE", "wind_gust": "DOUBLE", "precip": "DOUBLE",
     "pressure": "DOUBLE", "visib": "DOUBLE", "time_hour": "TIMESTAMPTZ",
 }  # fmt: skip
@@ -40,14 +39,13 @@ CSV_COLUMNS: dict[str, Mapping[str, str]] = {
     "flights": {name: kind for name, kind in FLIGHTS_COLUMNS.items() if name != "flight_date"},
     "weather": {"origin": "VARCHAR"}
     | dict.fromkeys(CALENDAR, "BIGINT")
-    | {name: kind for name, kind in WEATHER_COLUMNS.items() if name not in ("reading_date", "origin")},
+    | {name: kind for name, kind in WEATHER_COLUMNS.items() if name not in ("flight_date", "origin")},
     "planes": {
         "tailnum": "VARCHAR", "year": "BIGINT", "type": "VARCHAR", "manufacturer": "VARCHAR", "model": "VARCHAR",
         "engines": "BIGINT", "seats": "BIGINT", "speed": "BIGINT", "engine": "VARCHAR",
     },
     "airlines": {"carrier": "VARCHAR", "name": "VARCHAR"},
 }  # fmt: skip
-CSV_COLUMNS["corrections"] = CSV_COLUMNS["flights"]
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "flights": FLIGHTS_COLUMNS,
     "weather_readings": WEATHER_COLUMNS,
@@ -120,38 +118,20 @@ def connect() -> DuckDBPyConnection:
 
 
 def expect_from_csv(
-    connection: DuckDBPyConnection,
-    flights: str,
-    weather: str,
-    planes: str,
-    airlines: str,
-    corrections: str | None = None,
-    first_day: date = date.min,
-    last_day: date = date.max,
+    connection: DuckDBPyConnection, flights: str, weather: str, planes: str, airlines: str, months: Sequence[int]
 ) -> dict[str, str]:
-    """Define what each table must hold, from CSV files (paths or globs), of the days given.
-
-    Args:
-        corrections: Flights that take the place of those in `flights` with the same key, or are added to them.
+    """Define what each table must hold, from CSV files (paths or globs), of the months given.
 
     Returns: the name of a DuckDB table, by table.
     """
     csv = {"flights": flights, "weather": weather, "planes": planes, "airlines": airlines}
-    if corrections is not None:
-        csv["corrections"] = corrections
     for name, files in csv.items():
-        between = f"WHERE make_date(year, month, day) BETWEEN DATE '{first_day}' AND DATE '{last_day}'"
+        chosen = f"WHERE month IN ({', '.join(map(str, months))})" if name in ("flights", "weather") else ""
         # Types are given, never sniffed: a day without rain would make an integer of `precip`.
         connection.execute(
             f"CREATE OR REPLACE TEMP TABLE csv_{name} AS SELECT * FROM read_csv('{_quoted(files)}', header = true, "
-            f"delim = ',', nullstr = 'NA', columns = {dict(CSV_COLUMNS[name])!r}) "
-            f"{between if name in ('flights', 'weather', 'corrections') else ''}"
+            f"delim = ',', nullstr = 'NA', columns = {dict(CSV_COLUMNS[name])!r}) {chosen}"
         )
-    if corrections is not None:
-        key = (*CALENDAR, *(name for name in KEYS["flights"] if name != "flight_date"))
-        same = " AND ".join(f"csv_flights.{name} = c.{name}" for name in key)
-        connection.execute(f"DELETE FROM csv_flights USING csv_corrections c WHERE {same}")
-        connection.execute("INSERT INTO csv_flights SELECT * FROM csv_corrections")
     for table, query in _EXPECTED.items():
         connection.execute(f"CREATE OR REPLACE TEMP TABLE expected_{table} AS {query}")
     return {table: f"expected_{table}" for table in TABLES}
@@ -224,7 +204,7 @@ def _quoted(text: str) -> str:
 _EXPECTED = {
     "flights": "SELECT make_date(year, month, day) AS flight_date, * FROM csv_flights",
     "weather_readings": """
-        SELECT make_date(year, month, day) AS reading_date, * EXCLUDE (year, month, day) FROM csv_weather
+        SELECT make_date(year, month, day) AS flight_date, * EXCLUDE (year, month, day) FROM csv_weather
     """,
     "flights_enriched": """
         SELECT make_date(f.year, f.month, f.day) AS flight_date, f.* EXCLUDE (year, month, day),

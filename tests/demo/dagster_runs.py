@@ -5,9 +5,8 @@ Every run is a real one: recorded, with events, and re-executed by Dagster's own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import date
 
 import dagster as dg
 
@@ -20,17 +19,13 @@ from tests.demo.plan import Plan
 from tests.demo.source import Landing, Source
 from tests.demo.verification import Verifier
 
-PARTITION_TAG = "dagster/partition"
-RANGE_START_TAG = "dagster/asset_partition_range_start"
-RANGE_END_TAG = "dagster/asset_partition_range_end"
+
+def flights_job() -> dg.JobDefinition:
+    return defs.resolve_job_def("load_flights")
 
 
-def bronze_job() -> dg.JobDefinition:
-    return defs.resolve_job_def("bronze")
-
-
-def corrections_job() -> dg.JobDefinition:
-    return defs.resolve_job_def("corrections")
+def weather_job() -> dg.JobDefinition:
+    return defs.resolve_job_def("load_weather")
 
 
 def refresh_job() -> dg.JobDefinition:
@@ -41,8 +36,8 @@ def maintenance_job() -> dg.JobDefinition:
     return defs.resolve_job_def("maintenance")
 
 
-JOBS = {"bronze": bronze_job, "corrections": corrections_job}
-"""The jobs whose runs are executed again."""
+LOADS = {"flights": flights_job, "weather": weather_job}
+"""The jobs that load files. Their runs are executed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class RunReport:
 
     def outcome(self, asset: str) -> str:
         """The outcome of the asset's step: written, replaced, recovered, fenced or nothing new."""
-        return str(self.metadata[asset]["delta/outcome"])
+        return str(self.metadata.get(asset, {}).get("delta/outcome", "nothing new"))
 
 
 class Runs:
@@ -73,17 +68,9 @@ class Runs:
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance = instance
 
-    def bronze(self, days: Sequence[date], assets: Sequence[str] | None = None, **tags: str) -> RunReport:
-        """Materialize days, one after the other without a gap, in one run."""
-        if len(days) == 1:
-            partition = {PARTITION_TAG: days[0].isoformat()}
-        else:
-            partition = {RANGE_START_TAG: days[0].isoformat(), RANGE_END_TAG: days[-1].isoformat()}
-        return self._execute(bronze_job, {**partition, **tags}, assets)
-
-    def corrections(self, day: date, **tags: str) -> RunReport:
-        """Upsert the corrections delivered for a day."""
-        return self._execute(corrections_job, {PARTITION_TAG: day.isoformat(), **tags})
+    def load(self, what: str, **tags: str) -> RunReport:
+        """Load the new files of flights or weather."""
+        return self._execute(LOADS[what], tags)
 
     def refresh(self, **tags: str) -> RunReport:
         """Silver, then gold."""
@@ -93,7 +80,7 @@ class Runs:
         return self._execute(maintenance_job, tags)
 
     def reexecute(self, run_id: str, *, from_failure: bool) -> RunReport:
-        """Run a run of `JOBS` again, all of it or only from its failed step on. The root run stays what it was."""
+        """Run a run of `LOADS` again, all of it or only from its failed step on. The root run stays what it was."""
         parent = self.instance.get_run_by_id(run_id)
         if parent is None:
             raise LookupError(f"The instance has no run {run_id}")
@@ -103,9 +90,8 @@ class Runs:
             else dg.ReexecutionOptions(parent_run_id=run_id)
         )
         with dg.execute_job(
-            dg.reconstructable(JOBS[parent.job_name]),
+            dg.reconstructable(LOADS[parent.job_name.removeprefix("load_")]),
             self.instance,
-            # As Dagster's UI does: the partition of a run is in its tags.
             tags=dict(parent.tags),
             reexecution_options=options,
             raise_on_error=True,
@@ -137,20 +123,9 @@ class Runs:
             counts[run.status.value.lower()] = counts.get(run.status.value.lower(), 0) + 1
         return counts
 
-    def _execute(
-        self, job: Callable[[], dg.JobDefinition], tags: Mapping[str, str], assets: Sequence[str] | None = None
-    ) -> RunReport:
-        with dg.execute_job(
-            dg.reconstructable(job),
-            self.instance,
-            tags=dict(tags),
-            asset_selection=None if assets is None else [dg.AssetKey(name) for name in assets],
-            raise_on_error=True,
-        ) as result:
+    def _execute(self, job: Callable[[], dg.JobDefinition], tags: Mapping[str, str]) -> RunReport:
+        with dg.execute_job(dg.reconstructable(job), self.instance, tags=dict(tags), raise_on_error=True) as result:
             return self.report(result.run_id)
-
-
-SENSOR = "bronze_changed"
 
 
 @dataclass(slots=True)
@@ -163,7 +138,8 @@ class Pipeline:
     landing: Landing
     runs: Runs
     verifier: Verifier
-    _sensor_cursor: str | None = field(default=None)
+    loaded: set[int] = field(default_factory=set)
+    _cursors: dict[str, str | None] = field(default_factory=dict)
 
     def table(self, name: str) -> DeltaTable:
         return DeltaTable(self.places.tables / name)
@@ -171,47 +147,54 @@ class Pipeline:
     def versions(self) -> dict[str, int]:
         return {name: self.table(name).version() for name in TABLES}
 
+    def arrive(self, what: str, *months: int) -> list[RunReport]:
+        """Files of flights or weather are there: evaluate their sensor, and make the runs it asks for.
+
+        Args:
+            months: Are complete in the table then.
+        """
+        reports = [self.runs.load(what, **tags) for tags in self._requests(f"{what}_arrived")]
+        if what == "flights":
+            self.loaded |= set(months)
+        return reports
+
+    def deliver(self, *months: int) -> None:
+        """Months arrive as they should, one after the other: each is loaded before the next one is there."""
+        for month in months:
+            self.landing.deliver(self.source, month)
+            self.arrive("weather")
+            self.arrive("flights", month)
+
     def refresh(self) -> list[RunReport]:
-        """Evaluate the sensor on bronze's log as Dagster's daemon does, and make the runs it asks for."""
-        sensor: dg.SensorDefinition = defs.resolve_sensor_def(SENSOR)
-        with dg.build_sensor_context(instance=self.runs.instance, cursor=self._sensor_cursor) as context:
-            result = sensor.evaluate_tick(context)
-        self._sensor_cursor = result.cursor or self._sensor_cursor
-        return [self.runs.refresh(**_tags(request)) for request in result.run_requests or ()]
+        """Evaluate the sensors on bronze's logs, and make the runs they ask for: silver and gold follow."""
+        asked = [tags for name in ("flights", "weather") for tags in self._requests(f"{name}_changed")]
+        return [self.runs.refresh(**tags) for tags in asked]
 
     def asked_by(self, sensor: str) -> list[str | None]:
-        """The keys of the runs that another sensor asks for."""
-        with dg.build_sensor_context(instance=self.runs.instance) as context:
-            tick = defs.resolve_sensor_def(sensor).evaluate_tick(context)
-        return [request.run_key for request in tick.run_requests or ()]
+        """The keys of the runs that a sensor asks for."""
+        return [tags.get("dagster/run_key") for tags in self._requests(sensor)]
 
-    def deliver(self, days: Sequence[date]) -> None:
-        """The source delivers days; some of them as preliminary data, to be corrected later."""
-        for day in days:
-            if day == self.plan.amended:
-                self.landing.deliver_uncorrected(self.source, day)
-            elif day in self.plan.preliminary:
-                self.landing.deliver_preliminary(self.source, [day])
-                if day == self.plan.corrected:
-                    self.landing.deliver_first_readings(self.source, day)
-            else:
-                self.landing.deliver(self.source, [day])
+    def _requests(self, name: str) -> list[dict[str, str]]:
+        """Evaluate a sensor as Dagster's daemon does: the tags of the runs that it asks for."""
+        sensor: dg.SensorDefinition = defs.resolve_sensor_def(name)
+        with dg.build_sensor_context(instance=self.runs.instance, cursor=self._cursors.get(name)) as context:
+            tick = sensor.evaluate_tick(context)
+        self._cursors[name] = tick.cursor or self._cursors.get(name)
+        return [
+            {**dict(request.tags or {}), "dagster/sensor_name": name, "dagster/run_key": request.run_key or ""}
+            for request in tick.run_requests or ()
+        ]
 
     def verify(self) -> list[Comparison]:
-        """All tables against what has been delivered so far."""
-        return self.verifier.against_landing(self.landing)
+        """All tables against the months that have been loaded so far."""
+        return self.verifier.quickly(self.source, sorted(self.loaded))
 
     def num_files(self) -> int:
         """The live files of all tables."""
         return sum(self.table(name).snapshot().num_files for name in TABLES)
 
-    def rows(self, table: str, day: date | None = None) -> int:
-        """How many rows a table has, of a day or of all."""
-        column = "reading_date" if table == "weather_readings" else "flight_date"
-        where = None if day is None else f"{column} = DATE '{day.isoformat()}'"
-        rows = self.table(table).snapshot().scan(columns=[column], where=where).to_arrow()
+    def rows(self, table: str, month: int | None = None) -> int:
+        """How many rows a table has, of a month or of all."""
+        where = None if month is None else f"month(flight_date) = {month}"
+        rows = self.table(table).snapshot().scan(columns=["flight_date"], where=where).to_arrow()
         return int(rows.num_rows)
-
-
-def _tags(request: dg.RunRequest) -> dict[str, str]:
-    return {**dict(request.tags or {}), "dagster/run_key": request.run_key or ""}

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from types import TracebackType
 
@@ -69,10 +68,9 @@ class Processes:
         for process in self._started:
             process.stop()
 
-    def worker(self, name: str, days: Sequence[date], *options: str) -> Process:
+    def worker(self, name: str, *options: str) -> Process:
         """Start `tests.demo.worker`."""
-        arguments = ["--name", name, "--days", *(day.isoformat() for day in days), *options]
-        return self.module("tests.demo.worker", name, arguments, {"FLIGHTS_SPARK_CORES": "1"})
+        return self.module("tests.demo.worker", name, ["--name", name, *options], {"FLIGHTS_SPARK_CORES": "1"})
 
     def command(self, *arguments: str) -> dict[str, JsonValue]:
         """Run `delta-orch` to its end: what it prints with `--json`. Raises RuntimeError unless it ended well."""

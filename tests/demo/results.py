@@ -48,6 +48,8 @@ class Results:
     rows_in_source: int = 0
     comparisons: list[Comparison] = field(default_factory=list)
     airflow_comparisons: list[Comparison] = field(default_factory=list)
+    quarantined: dict[str, int] = field(default_factory=dict)
+    airflow_quarantined: dict[str, int] = field(default_factory=dict)
     readers_unavailable: dict[str, str] = field(default_factory=dict)
     steps: list[BreakStep] = field(default_factory=list)
     files_before_compaction: int = 0
@@ -59,9 +61,12 @@ class Results:
     versions: dict[str, str] = field(default_factory=dict)
 
     def rows(self, table: str) -> int:
-        """Rows of a table as the readers found them; -1 where they disagree."""
-        found = {comparison.found.rows for comparison in self.comparisons if comparison.table == table}
-        return found.pop() if len(found) == 1 else -1
+        """Rows of a table of Dagster as the readers found them; -1 where they disagree."""
+        return _rows(self.comparisons, table)
+
+    def airflow_rows(self, table: str) -> int:
+        """The same of a table of Airflow."""
+        return _rows(self.airflow_comparisons, table)
 
     def readers_confirmed(self) -> list[str]:
         """The readers for which every table was right, value for value."""
@@ -79,10 +84,9 @@ class Results:
             if not comparisons:
                 wrong.append(f"{kind}no reader has opened the tables")
             wrong += [f"{kind}{describe_mismatch(c)}" for c in comparisons if not c.confirmed]
-        for name in ("retried", "upserted"):
-            # Empty where Airflow has not run at all, which is wrong for a reason of its own.
-            task = self.airflow.get(name)
-            if task is not None and (task["tries"], task["outcome"]) != (2, "recovered"):
+        # Empty where Airflow has not run at all, which is wrong for a reason of its own.
+        for task in self.airflow.get("retried", ()):
+            if (task["tries"], task["outcome"]) != (2, "recovered"):
                 wrong.append(f"airflow: {task['task']} did not fail after its commit and find it again: {task}")
         for task, cleared in self.airflow.get("cleared", {}).items():
             if cleared["outcome"] != "replaced":
@@ -94,11 +98,13 @@ class Results:
                 wrong.append(f"handshake: Dagster's sensor asked for {handshake} instead of {wanted}")
         if len(self.readers_confirmed()) < 2:
             wrong.append(f"only {len(self.readers_confirmed())} independent readers confirmed all tables")
-        if not self.rows_in_source == self.rows("flights") == self.rows("flights_enriched"):
-            wrong.append(
-                f"rows: {self.rows_in_source} in the source, {self.rows('flights')} in bronze, "
-                f"{self.rows('flights_enriched')} in silver"
-            )
+        rows = (self.rows_in_source, self.rows("flights"), self.rows("flights_enriched"), self.airflow_rows("flights"))
+        if len(set(rows)) > 1:
+            wrong.append("rows: {} in the source, {} in bronze, {} in silver, {} in bronze of Airflow".format(*rows))
+        if sum(self.quarantined.values()) != self.number("rows_quarantined"):
+            wrong.append(f"quarantine: {self.quarantined}, and {self.number('rows_quarantined')} rows were damaged")
+        if self.quarantined != self.airflow_quarantined:
+            wrong.append(f"quarantine: {self.quarantined} by Dagster, {self.airflow_quarantined} by Airflow")
         return wrong
 
     def summary(self) -> dict[str, JsonValue]:
@@ -109,16 +115,18 @@ class Results:
             "passed": not failures,
             "failures": failures,
             "rows_in_source": self.rows_in_source,
-            "rows_in_bronze": self.rows("flights"),
+            "rows_in_dagster": self.rows("flights"),
+            "rows_in_airflow": self.airflow_rows("flights"),
             "rows_in_silver": self.rows("flights_enriched"),
             "rows_in_gold": self.rows("carrier_daily"),
             "duplicates": max((c.duplicates for c in main), default=None),
             "lost_rows": max((c.lost_rows for c in main), default=None),
             "steps_recovered": self.number("recovered"),
-            "units_replaced": self.number("replaced"),
+            "quarantined": self.quarantined,
+            "rows_repaired": self.number("rows_repaired"),
             "runs_fenced": self.number("fenced"),
             "rows_undone": self.number("undone"),
-            "conflicts_rebased": self.number("conflicts_rebased"),
+            "loaders_without_news": self.number("loaders_without_news"),
             "files_before_compaction": self.files_before_compaction,
             "files_after_compaction": self.files_after_compaction,
             "files_vacuumed": self.files_vacuumed,
@@ -131,10 +139,19 @@ class Results:
                 for s in self.steps
             ],
             "comparisons": [_comparison(c) for c in self.comparisons],
-            "airflow": {**self.airflow, "comparisons": [_comparison(c) for c in self.airflow_comparisons]},
+            "airflow": {
+                **self.airflow,
+                "quarantined": self.airflow_quarantined,
+                "comparisons": [_comparison(c) for c in self.airflow_comparisons],
+            },
             "dagster_runs": self.dagster_runs,
             "versions": self.versions,
         }
+
+
+def _rows(comparisons: Sequence[Comparison], table: str) -> int:
+    found = {comparison.found.rows for comparison in comparisons if comparison.table == table}
+    return found.pop() if len(found) == 1 else -1
 
 
 def describe_mismatch(comparison: Comparison) -> str:

@@ -1,4 +1,4 @@
-"""`python -m tests.demo.worker`: Dagster runs in a process of their own, with a fault on request.
+"""`python -m tests.demo.worker`: a Dagster run that loads new flights, in its own process, with a fault on request.
 
 The process inherits its places from the environment, see `places.enter`.
 """
@@ -9,7 +9,6 @@ import argparse
 import os
 import warnings
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 
 import dagster as dg
@@ -21,10 +20,7 @@ from tests.demo.places import Places, enter, relax_sqlite
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.demo.worker", description=__doc__)
-    parser.add_argument("--days", nargs="+", type=date.fromisoformat, required=True, help="a run for each")
-    parser.add_argument("--assets", nargs="+", help="by default all of the bronze job")
-    parser.add_argument("--corrections", action="store_true", help="upsert the days' corrections, nothing else")
-    parser.add_argument("--name", required=True, help="tags the runs: demo/worker=NAME")
+    parser.add_argument("--name", required=True, help="tags the run: demo/worker=NAME")
     parser.add_argument("--kill-after-commit", metavar="TABLE", help="SIGKILL, once TABLE has a new commit")
     parser.add_argument("--hold-before-commit", metavar="TABLE", help="wait for a signal before the first commit")
     options = parser.parse_args(arguments)
@@ -37,12 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.hold_before_commit:
         ready, go = ready_file(places, options.name), go_file(places, options.name)
         hold_before_commit(options.hold_before_commit, ready, go)
-    runs = Runs(dg.DagsterInstance.get())
-    for day in options.days:
-        if options.corrections:
-            runs.corrections(day, **{WORKER_TAG: options.name})
-        else:
-            runs.bronze([day], options.assets, **{WORKER_TAG: options.name})
+    Runs(dg.DagsterInstance.get()).load("flights", **{WORKER_TAG: options.name})
     return 0
 
 

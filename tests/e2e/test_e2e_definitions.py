@@ -54,13 +54,15 @@ graph = defs.resolve_asset_graph()
 print(json.dumps({
     "assets": sorted(key.to_user_string() for key in graph.get_all_asset_keys()),
     "parents": sorted(key.to_user_string() for key in graph.get(dg.AssetKey("flights_enriched")).parent_keys),
+    "sensors": sorted(sensor.name for sensor in defs.sensors),
 }))
 """
     done = run([sys.executable, "-W", "ignore", "-c", code], tmp_path / "home")
     content = json.loads(done.stdout.splitlines()[-1])
     tables = ["carrier_daily", "flights", "flights_enriched", "weather_readings"]
-    assets = [*tables, "corrections/flights"]
-    assert content["assets"] == sorted([*assets, *(f"maintenance/{name}" for name in tables)])
+    assert content["assets"] == sorted([*tables, *(f"maintenance/{name}" for name in tables)])
+    arrivals = [f"{name}_{what}" for name in ("flights", "weather") for what in ("arrived", "changed")]
+    assert content["sensors"] == ["carriers_read", *arrivals]
     assert content["parents"] == ["flights", "weather_readings"]
 
 
@@ -76,9 +78,9 @@ print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for n
     done = run([sys.executable, "-W", "ignore", "-c", code], tmp_path / "home", PYTHONPATH=path)
     content = json.loads(done.stdout.splitlines()[-1])
     assert content["errors"] == {}
-    assert sorted(content["dags"]) == ["carriers", "flights", "flights_corrections", "flights_maintenance"]
+    assert sorted(content["dags"]) == ["carriers", "flights", "flights_maintenance"]
     tables = {"flights", "weather_readings", "flights_enriched", "carrier_daily"}
-    assert set(content["dags"]["flights"]) == {"delivered", *tables}
+    assert set(content["dags"]["flights"]) == tables
     assert len(content["dags"]["flights_maintenance"]) == 20
 
 

@@ -1,4 +1,4 @@
-"""The demo from end to end, on fourteen days: every stage, every attempt to break it, both orchestrators."""
+"""The demo from end to end, on eight months: every stage, every attempt to break it, both orchestrators."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
+from dagster_defs.flights_transformations import FLIGHT_RULES
 from delta_orch import DeltaTable
 from tests.demo.plan import make_plan
 from tests.demo.readers import DELTALAKE, LOG_REPLAY
 from tests.demo.results import Results
-from tests.demo.source import Landing, Source
+from tests.demo.source import Source
 from tests.demo.verification import Verifier
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
-DAYS = 14
+MONTHS = 8
 PROCESSES = "2"
 
 
@@ -34,8 +35,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             sys.executable,
             "-m",
             "tests.demo",
-            "--days",
-            str(DAYS),
+            "--months",
+            str(MONTHS),
             "--processes",
             PROCESSES,
             "--home",
@@ -47,7 +48,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{tail(home / 'logs' / 'demo.log')}"
-    assert "flights: source = bronze = silver  12,208 = 12,208 = 12,208" in done.stdout
+    assert "flights: source = Dagster = Airflow  224,910 = 224,910 = 224,910" in done.stdout
     assert "Every flight exactly once" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     return home
@@ -63,9 +64,12 @@ def tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if log.exists() else "no log"
 
 
+ROWS = 224_910
+"""Counted in the distribution's CSV by hand: the flights of the first eight months."""
+
+
 def test_every_flight_is_there_exactly_once(summary: dict[str, Any]) -> None:
-    # Counted in the distribution's CSV by hand: the first fourteen days of January have 12,208 flights.
-    assert (summary["rows_in_source"], summary["rows_in_bronze"], summary["rows_in_silver"]) == (12208, 12208, 12208)
+    assert {summary[f"rows_in_{place}"] for place in ("source", "dagster", "airflow", "silver")} == {ROWS}
     assert (summary["duplicates"], summary["lost_rows"]) == (0, 0)
     assert summary["passed"] is True
     assert summary["failures"] == []
@@ -73,15 +77,24 @@ def test_every_flight_is_there_exactly_once(summary: dict[str, Any]) -> None:
 
 def test_every_attempt_to_break_it_was_made(summary: dict[str, Any]) -> None:
     names = [step["name"] for step in summary["steps"]]
-    assert names == ["recovered", "replaced", "fenced", "undone", "parallel", "upserted"]
+    assert names == ["arrived", "replaced", "recovered", "fenced", "undone", "raced", "corrected"]
     assert all(step["passed"] for step in summary["steps"])
-    # Counted in the distribution's CSV by hand: 3 January has 914 flights, of which 822 were loaded too early, and 72
-    # readings.
-    assert summary["rows_undone"] == 822 + 72
+    # Counted in the distribution's CSV by hand: June has 2,160 readings, of which 1,944 were loaded too early.
+    assert summary["rows_undone"] == 1_944
     assert summary["steps_recovered"] == 2
     assert summary["runs_fenced"] == 1
-    assert summary["units_replaced"] == 2 + len(make_plan(DAYS, int(PROCESSES)).parallel) * 3
-    assert summary["conflicts_rebased"] >= int(PROCESSES) - 1
+    # Every thousandth of the 28,330 flights of April.
+    assert summary["rows_repaired"] == 29
+    assert summary["loaders_without_news"] == int(PROCESSES) - 1
+
+
+def test_the_quarantine_says_how_many_rows_and_why(home: Path, summary: dict[str, Any]) -> None:
+    assert set(summary["quarantined"]) == set(FLIGHT_RULES)
+    assert summary["quarantined"] == summary["airflow"]["quarantined"]
+    for tables in ("tables", "airflow_tables"):
+        rows = DeltaTable(home / tables / "flights_quarantine").snapshot().scan(["source_file"]).to_arrow()
+        assert rows.num_rows == sum(summary["quarantined"].values()) > 20
+        assert {Path(name).name for name in rows["source_file"].to_pylist()} == {"corrections-1.csv"}
 
 
 def test_two_independent_readers_confirm_every_table(summary: dict[str, Any]) -> None:
@@ -95,20 +108,16 @@ def test_airflow_retried_without_doubling_and_replaced_what_was_cleared(
     summary: dict[str, Any],
 ) -> None:
     airflow = summary["airflow"]
-    assert [day["state"] for day in airflow["days"]] == ["success", "success"]
+    assert airflow["loaded"]["state"] == "success"
     # A DAG that follows Dagster's commits, and the Dagster sensor that waits for it.
     assert airflow["followed"]["state"] == "success"
     assert airflow["handshake"] == {"before": [], "after": [f"carriers-{airflow['followed']['version']}"]}
     assert airflow["maintenance"]["state"] == "success"
-    # The retry reports the commit of the attempt before it as the task's own.
-    told = {"state": "success", "tries": 2, "outcome": "recovered", "version": 1, "rows_replaced": None}
-    assert airflow["retried"] == {"task": "weather_readings", **told}
-    # The upsert failed after its commit, too; the independent readers find each correction once.
-    assert (airflow["upserted"]["tries"], airflow["upserted"]["outcome"]) == (2, "recovered")
-    # 2 January has 943 flights and 72 readings, of which every tenth was missing before the clear.
+    # The retries report the commits of the attempts before them as the tasks' own.
+    retried = {task["task"]: (task["state"], task["tries"], task["outcome"]) for task in airflow["retried"]}
+    assert retried == dict.fromkeys(("flights", "weather_readings"), ("success", 2, "recovered"))
     cleared = {task: (told["outcome"], told["rows_replaced"]) for task, told in airflow["cleared"].items()}
-    assert cleared["flights"] == ("replaced", 848)
-    assert cleared["weather_readings"] == ("replaced", 64)
+    assert cleared["weather_readings"][0] == "replaced"
     assert {outcome for outcome, _ in cleared.values()} == {"replaced"}
     assert airflow["comparisons"]
     assert all(comparison["confirmed"] for comparison in airflow["comparisons"])
@@ -125,33 +134,34 @@ def test_the_verdict_turns_when_one_flight_is_doubled(home: Path, tmp_path: Path
     one = flights.snapshot().scan(where="flight_date = DATE '2013-01-05' AND flight = 1141").to_arrow()
     assert one.num_rows == 1
     flights.append(one)
-    source, plan = Source(home / "source"), make_plan(DAYS, int(PROCESSES))
-    results = Results(rows_in_source=12208)
+    source, plan = Source(home / "source"), make_plan(MONTHS, int(PROCESSES))
+    results = Results(rows_in_source=ROWS)
     readers = [DELTALAKE, LOG_REPLAY]
-    results.comparisons = Verifier(tmp_path / "tables").against_source(source, plan.days, readers)
+    results.comparisons = Verifier(tmp_path / "tables").against_source(source, plan.months, readers)
     assert results.readers_confirmed() == []
     summary = results.summary()
-    assert (summary["rows_in_bronze"], summary["duplicates"], summary["lost_rows"]) == (12209, 1, 0)
+    assert (summary["rows_in_dagster"], summary["duplicates"], summary["lost_rows"]) == (ROWS + 1, 1, 0)
     assert summary["passed"] is False
 
 
 @pytest.mark.parametrize(
     ("slip", "rows", "lost", "extra"),
-    [("changed back", 12208, 1, 1), ("left out", 12207, 1, 0), ("doubled", 12209, 0, 1)],
+    [("changed back", ROWS, 1, 1), ("left out", ROWS - 1, 1, 0), ("doubled", ROWS + 1, 0, 1)],
 )
 def test_a_correction_that_is_not_applied_once_is_noticed(
     home: Path, summary: dict[str, Any], tmp_path: Path, slip: str, rows: int, lost: int, extra: int
 ) -> None:
-    step = next(step for step in summary["steps"] if step["name"] == "upserted")
-    assert (step["flights_corrected"], step["flights_added"]) == (82, 85)
+    step = next(step for step in summary["steps"] if step["name"] == "corrected")
+    lines = (home / "landing" / "flights" / "corrections-2.csv").read_text().splitlines()[1:]
+    assert (step["flights_corrected"] + step["flights_added"]) == len(lines)
     shutil.copytree(home / "tables", tmp_path / "tables")
     flights = DeltaTable(tmp_path / "tables" / "flights")
-    changed, new = (
-        lines.split(",")
-        for lines in (home / "landing" / "corrections" / "2013-01-01.csv").read_text().splitlines()[1:86:84]
+    # Corrected flights come first, then those that were added.
+    fields = lines[-1 if slip == "left out" else 0].split(",")
+    day = f"{fields[0]}-{int(fields[1]):02}-{int(fields[2]):02}"
+    where = (
+        f"flight_date = DATE '{day}' AND carrier = '{fields[9]}' AND flight = {fields[10]} AND origin = '{fields[12]}'"
     )
-    fields = new if slip == "left out" else changed
-    where = f"flight_date = DATE '2013-01-01' AND carrier = '{fields[9]}' AND flight = {fields[10]}"
     one = flights.snapshot().scan(where=where).to_arrow()
     assert one.num_rows == 1
     if slip == "changed back":
@@ -161,8 +171,9 @@ def test_a_correction_that_is_not_applied_once_is_noticed(
     else:
         flights.append(one)
     verifier = Verifier(tmp_path / "tables")
-    in_source = verifier.against_source(Source(home / "source"), make_plan(DAYS).days, [DELTALAKE, LOG_REPLAY])
-    for comparison in [*in_source, *verifier.against_landing(Landing(home / "landing"))]:
+    for comparison in verifier.against_source(
+        Source(home / "source"), make_plan(MONTHS).months, [DELTALAKE, LOG_REPLAY]
+    ):
         if comparison.table == "flights":
             assert (comparison.found.rows, comparison.lost_rows, comparison.extra_rows) == (rows, lost, extra)
             assert not comparison.confirmed
@@ -182,7 +193,7 @@ def fail(*_):
     raise RuntimeError("the source is closed")
 
 Demo.set_up = fail
-sys.exit(main(["--days", "14", "--home", sys.argv[1]]))
+sys.exit(main(["--months", "8", "--home", sys.argv[1]]))
 """
     home = tmp_path / "home"
     done = subprocess.run(
@@ -215,7 +226,7 @@ def test_without_java_it_says_how_to_get_it(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.demo", "--days", "14", "--home", str(tmp_path)],
+        [sys.executable, "-m", "tests.demo", "--months", "8", "--home", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dagster_defs.flights_transformations import flights_files
+from dagster_defs.flights_transformations import FLIGHT_RULES
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from tests.demo.control_totals import TABLES, compare, connect, expect_from_csv, totals
 from tests.demo.plan import make_plan
 from tests.demo.readers import DELTALAKE, LOG_REPLAY, Reader
 from tests.demo.results import BreakStep, Check, Results
-from tests.demo.source import Landing, Source, deliver_year
+from tests.demo.source import DAMAGE, Landing, Source, corrected, deliver_year, month_name
 
-JAN_1, JAN_2 = date(2013, 1, 1), date(2013, 1, 2)
 READERS = pytest.mark.parametrize("reader", [DELTALAKE, LOG_REPLAY], ids=lambda reader: reader.name)
 
 
@@ -29,22 +27,28 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 @pytest.fixture
 def landing(source: Source, tmp_path: Path) -> Landing:
-    landing = Landing(tmp_path / "landing")
-    landing.deliver_reference(source)
-    landing.deliver(source, [JAN_1, JAN_2])
-    return landing
+    return Landing(tmp_path / "landing")
+
+
+@pytest.fixture(scope="module")
+def two_days(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """The source as it were if the year had ended on 2 January."""
+    days = Source(tmp_path_factory.mktemp("two_days"))
+    for table, first in (("flights", b""), ("weather", b"...,")):
+        lines = source.csv(table).read_bytes().splitlines(keepends=True)
+        begins = [b"2013,1,1,", b"2013,1,2,"]
+        kept = [line for line in lines[1:] if any(line[len(first) :].startswith(begin) for begin in begins)]
+        days.csv(table).write_bytes(lines[0] + b"".join(kept))
+    for table in ("planes", "airlines"):
+        days.csv(table).write_bytes(source.csv(table).read_bytes())
+    return days
 
 
 @pytest.fixture
-def connection(landing: Landing) -> Any:
+def connection(two_days: Source) -> Any:
     connection = connect()
-    expect_from_csv(
-        connection,
-        flights=f"{landing.folder}/flights/*/*.csv",
-        weather=f"{landing.folder}/weather/*.csv",
-        planes=landing.reference_file("planes"),
-        airlines=landing.reference_file("airlines"),
-    )
+    files = {table: str(two_days.csv(table)) for table in ("flights", "weather", "planes", "airlines")}
+    expect_from_csv(connection, **files, months=[1])
     return connection
 
 
@@ -55,8 +59,7 @@ def expected_rows(connection: Any, table: str) -> pa.Table:
 def write(connection: Any, table: str, folder: Path) -> DeltaTable:
     """The table as it should be, in several commits and with a checkpoint in between."""
     rows, delta = expected_rows(connection, table), DeltaTable(folder / table)
-    day = "reading_date" if table == "weather_readings" else "flight_date"
-    delta.append(rows.slice(0, 5), partition_by=[day])
+    delta.append(rows.slice(0, 5), partition_by=["flight_date"])
     delta.overwrite(rows.slice(0, 30))
     delta.checkpoint()
     delta.append(rows.slice(30))
@@ -131,88 +134,71 @@ def test_totals_do_not_depend_on_the_order_of_rows(connection: Any) -> None:
     assert totals(connection, "flights", "shuffled") == totals(connection, "flights", "expected_flights")
 
 
+def flights_of(landing: Landing, name: str) -> list[bytes]:
+    return (landing.folder / "flights" / f"{name}.csv").read_bytes().splitlines()[1:]
+
+
 def test_a_delivery_is_the_source_byte_for_byte(source: Source, landing: Landing) -> None:
-    lines = source.csv("flights").read_bytes().splitlines(keepends=True)
-    header, of_the_day = lines[0], {line for line in lines if line.startswith(b"2013,1,2,")}
-    files = flights_files(landing.folder, [JAN_2])
-    assert sorted(file.stem for file in files) == ["EWR", "JFK", "LGA"]
-    delivered = [line for file in files for line in file.read_bytes().splitlines(keepends=True) if line != header]
-    assert len(delivered) == len(of_the_day) == 943
-    assert set(delivered) == of_the_day
+    landing.deliver(source, 1)
+    of_the_month = [line for line in source.csv("flights").read_bytes().splitlines() if line.startswith(b"2013,1,")]
+    assert len(of_the_month) == 27_004
+    assert flights_of(landing, "2013-01") == [line + b",2013-02-01T00:00:00Z" for line in of_the_month]
+    assert not list(landing.folder.rglob("_*"))
 
 
-def test_a_day_that_was_not_delivered_is_an_error(landing: Landing) -> None:
-    with pytest.raises(FileNotFoundError, match="2013-01-03"):
-        flights_files(landing.folder, [JAN_2, date(2013, 1, 3)])
+def test_the_months_are_the_whole_source(source: Source) -> None:
+    assert sum(map(len, source.months["flights"].values())) == 336_776
+    assert list(source.months["flights"]) == list(source.months["weather"]) == list(range(1, 13))
 
 
 def test_a_landing_that_is_missing_is_filled_from_the_distribution(tmp_path: Path) -> None:
     deliver_year(tmp_path)
-    assert len(list((tmp_path / "landing" / "flights").iterdir())) == 365
-    flights_files(tmp_path / "landing", [JAN_2])[0].unlink()
+    first = tmp_path / "landing" / "flights" / "2013-01.csv"
+    assert sorted(path.stem for path in first.parent.iterdir()) == [month_name(month) for month in range(1, 13)]
+    assert (tmp_path / "landing" / "flights" / "2013-12.csv").read_bytes().endswith(b",2014-01-01T00:00:00Z\n")
+    first.unlink()
     deliver_year(tmp_path)
-    assert len(flights_files(tmp_path / "landing", [JAN_2])) == 2
+    assert not first.exists()
 
 
-def test_a_preliminary_delivery_is_replaced_by_the_real_one(source: Source, landing: Landing) -> None:
-    def contents(files: list[Path]) -> list[bytes]:
-        return [file.read_bytes() for file in files]
-
-    def weather(landing: Landing) -> list[Path]:
-        return [landing.folder / "weather" / f"{JAN_2}.csv"]
-
-    flights, readings = contents(flights_files(landing.folder, [JAN_2])), contents(weather(landing))
-    assert landing.deliver_preliminary(source, [JAN_2]) == 95
-    assert contents(flights_files(landing.folder, [JAN_2])) != flights
-    assert contents(weather(landing)) == readings
-    landing.deliver_first_readings(source, JAN_2)
-    assert len(contents(weather(landing))[0].splitlines()) == 1 + 72 - 8
-    landing.deliver(source, [JAN_2])
-    assert contents(flights_files(landing.folder, [JAN_2])) == flights
-    assert contents(weather(landing)) == readings
+def test_damaged_lines_break_the_rules_that_they_are_counted_for(source: Source, landing: Landing) -> None:
+    assert set(DAMAGE) == set(FLIGHT_RULES)
+    landing.deliver_flights(source, 1)
+    good = flights_of(landing, "2013-01")
+    counts = landing.deliver_damaged(source, 1)
+    damaged = [line for line, was in zip(flights_of(landing, "2013-01"), good, strict=True) if line != was]
+    # Every thousandth of 27,004 lines, each rule in turn.
+    assert (sum(counts.values()), len(damaged), sorted(counts.values())) == (28, 28, [9, 9, 10])
+    landing.cut_off(source, 1)
+    assert flights_of(landing, "2013-01")[-1].count(b",") < good[0].count(b",")
 
 
-def test_corrections_make_of_a_delivery_what_the_source_has(source: Source, landing: Landing, connection: Any) -> None:
-    """What an upsert of the corrections must leave, in SQL over the CSV files."""
-    landing.deliver_uncorrected(source, JAN_1)
-    files: dict[str, Any] = {table: f"{landing.folder}/{table}/*.csv" for table in ("weather", "corrections")}
-    files |= {table: landing.reference_file(table) for table in ("planes", "airlines")}
-    whole = totals(connection, "flights", "expected_flights")
-    files["flights"] = f"{landing.folder}/flights/*/*.csv"
-    uncorrected = connect()
-    expect_from_csv(uncorrected, **{name: path for name, path in files.items() if name != "corrections"})
-    changed, new = landing.deliver_corrections(source, JAN_1)
-    assert changed > 50
-    assert totals(uncorrected, "flights", "expected_flights").rows == whole.rows - new
-    corrected = connect()
-    expect_from_csv(corrected, **files)
-    assert totals(corrected, "flights", "expected_flights") == whole
-    # A correction that is missing is noticed.
-    [path] = landing.folder.glob("corrections/*.csv")
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    expect_from_csv(corrected, **files)
-    assert totals(corrected, "flights", "expected_flights") != whole
+def test_corrections_make_of_first_reports_what_the_source_has(source: Source, landing: Landing) -> None:
+    landing.deliver_flights(source, 1)
+    whole = {line.rpartition(b",")[0] for line in flights_of(landing, "2013-01")}
+    assert landing.deliver_first_reports(source, 1) == len(flights_of(landing, "2013-01")) == 27_004 - 2_701
+    first = {line.rpartition(b",")[0] for line in flights_of(landing, "2013-01")}
+    assert landing.deliver_corrections(source, 1)["new"] == 2_701
+    newer = {line.rpartition(b",")[0] for line in flights_of(landing, "corrections-2")}
+    assert len(whole - first) == len(newer) > 2 * 2_500
+    assert (first & whole) | newer == whole
+    landing.deliver_earlier_corrections(source, 1)
+    assert len(flights_of(landing, "corrections-1")) == len(newer) == sum(map(len, corrected(source, 1)))
+    assert {line.rpartition(b",")[2] for line in flights_of(landing, "corrections-1")} == {b"2013-02-11T00:00:00Z"}
 
 
-@pytest.mark.parametrize("num_days", [12, 14, 60, 365])
-def test_a_plan_treats_every_day(num_days: int) -> None:
-    plan = make_plan(num_days)
-    assert sorted([*plan.daily, plan.killed, plan.fenced, plan.undone, *plan.backfill]) == list(plan.days)
-    assert len(plan.days) == num_days
-    parallel = [day for days in plan.parallel for day in days]
-    assert len(set(parallel)) == len(parallel) >= 4
-    assert set(parallel) <= set(plan.backfill)
-    assert {plan.amended, plan.corrected, *plan.airflow} <= set(plan.daily)
-    assert plan.amended != plan.corrected
-    # Airflow upserts the corrections of its first day before the second.
-    assert plan.amended == plan.airflow[0]
-    assert len(plan.airflow) > 1
+@pytest.mark.parametrize("num_months", [8, 9, 12])
+def test_a_plan_treats_every_month(num_months: int) -> None:
+    plan = make_plan(num_months)
+    others = [plan.late, plan.killed, plan.damaged, plan.fenced, plan.undone, plan.raced, plan.amended]
+    assert sorted([*plan.in_time, *others]) == list(plan.months) == list(range(1, num_months + 1))
+    assert plan.in_time
 
 
-@pytest.mark.parametrize("num_days", [0, 11, 366])
-def test_a_plan_for_other_numbers_of_days_is_refused(num_days: int) -> None:
+@pytest.mark.parametrize("num_months", [0, 7, 13])
+def test_a_plan_for_other_numbers_of_months_is_refused(num_months: int) -> None:
     with pytest.raises(InvalidRequestError):
-        make_plan(num_days)
+        make_plan(num_months)
 
 
 def test_results_with_nothing_in_them_do_not_pass() -> None:

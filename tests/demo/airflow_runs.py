@@ -1,4 +1,4 @@
-"""`python -m tests.demo.airflow_week`: the DAG in `dags/`, run day by day with `dag.test()`, in its own process.
+"""`python -m tests.demo.airflow_runs`: the DAGs in `dags/`, run with `dag.test()`, in a process of their own.
 
 Airflow reads its configuration when it is imported, so its home and its sqlite database are set before. The result is
 written as JSON to the file given.
@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.demo.airflow_week", description=__doc__)
-    parser.add_argument("--days", nargs="+", type=date.fromisoformat, required=True)
+    parser = argparse.ArgumentParser(prog="python -m tests.demo.airflow_runs", description=__doc__)
+    parser.add_argument("--month", type=int, required=True, help="its weather is delivered once more, and corrected")
     parser.add_argument("--result", type=Path, required=True)
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
@@ -42,48 +42,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     relax_sqlite()
     started = time.monotonic()
     create_database()
-    dag, corrections_dag, maintenance_dag, carriers_dag = load_dags(
-        "flights", "flights_corrections", "flights_maintenance", "carriers"
-    )
+    dag, maintenance_dag, carriers_dag = load_dags("flights", "flights_maintenance", "carriers")
     seconds_to_set_up = time.monotonic() - started
     # One session for all tasks: each finds it running and leaves it running.
     importlib.import_module("flights_transformations").spark_session()
-    days = [run_day(dag, options.days[0])]
-    # Late corrections of the first day, by a task that fails right after its commit; the next day's run follows up.
-    fail_after_commit("flights")
-    corrections = run_day(corrections_dag, options.days[0])
-    days += [run_day(dag, day) for day in options.days[1:-1]]
-    # An append that fails right after its commit: here a retry could double the day.
-    last, source, landing = options.days[-1], Source(places.source), Landing(places.landing)
-    landing.deliver_preliminary(source, [last])
-    landing.deliver_first_readings(source, last)
-    fail_after_commit(RETRIED_TASK)
-    run = dag.test(logical_date=midnight(last))
-    days.append(read_run(run, last))
-    # The source corrects the day. The tasks that read it are cleared, and those behind them.
-    landing.deliver(source, [last])
-    cleared = read_run(clear(dag, run, CLEARED_TASKS), last)
-    maintenance = run_day(maintenance_dag, options.days[-1])
+    source, landing = Source(places.source), Landing(places.landing)
+    landing.deliver_first_readings(source, options.month)
+    # Both fail right after their commits. A retry of the append could double its rows.
+    for task in RETRIED_TASKS:
+        fail_after_commit(task)
+    run = dag.test(logical_date=datetime(2013, 1, 1, tzinfo=UTC))
+    loaded = read_run(run)
+    # The source corrects the weather. The task that reads it is cleared, and those behind it.
+    landing.deliver_weather(source, options.month)
+    cleared = read_run(clear(dag, run, CLEARED_TASKS))
+    maintenance = read_run(maintenance_dag.test(logical_date=datetime(2013, 1, 2, tzinfo=UTC)))
     followed = follow_dagster(carriers_dag)
     result = {
-        "days": days,
+        "loaded": loaded,
         "followed": followed,
-        "corrections": corrections,
         "maintenance": maintenance,
         "cleared": {task: cleared["tasks"][task] for task in CLEARED_TASKS},
-        "retried": {"task": RETRIED_TASK, **days[-1]["tasks"][RETRIED_TASK]},
-        "upserted": {"task": "corrections", **corrections["tasks"]["corrections"]},
+        "retried": [{"task": task, **loaded["tasks"][task]} for task in RETRIED_TASKS],
         "seconds_to_set_up": round(seconds_to_set_up, 1),
     }
     options.result.write_text(json.dumps(result, indent=2))
-    return 0 if all(run["state"] == "success" for run in [*days, cleared, corrections, maintenance, followed]) else 1
+    return 0 if all(run["state"] == "success" for run in (loaded, cleared, maintenance, followed)) else 1
 
 
-RETRIED_TASK = "weather_readings"
-"""A task and its table."""
+RETRIED_TASKS = ("flights", "weather_readings")
+"""Tasks and their tables."""
 
-CLEARED_TASKS = ("flights", "weather_readings", "flights_enriched", "carrier_daily")
-"""The tasks that read what the source corrects, and those behind them."""
+CLEARED_TASKS = ("weather_readings", "flights_enriched", "carrier_daily")
+"""The task that reads what the source corrects, and those behind it."""
 
 
 def configure(places: Places) -> None:
@@ -124,18 +115,9 @@ def load_dags(*dag_ids: str) -> list[DAG]:
     return dags
 
 
-def run_day(dag: DAG, day: date) -> dict[str, JsonValue]:
-    """One DAG run for a day's data interval: its state, and of each task state, tries, and whether it committed."""
-    return read_run(dag.test(logical_date=midnight(day)), day)
-
-
-def midnight(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)
-
-
-def read_run(run: DagRun, day: date) -> dict[str, JsonValue]:
-    """See `run_day`."""
-    return {"day": day.isoformat(), "state": str(getattr(run.state, "value", run.state)), "tasks": read_tasks(run)}
+def read_run(run: DagRun) -> dict[str, JsonValue]:
+    """The state of a run, and of each task state, tries, and what came of it."""
+    return {"state": str(getattr(run.state, "value", run.state)), "tasks": read_tasks(run)}
 
 
 def clear(dag: DAG, run: DagRun, task_ids: Sequence[str]) -> DagRun:
@@ -170,7 +152,7 @@ def clear(dag: DAG, run: DagRun, task_ids: Sequence[str]) -> DagRun:
 def follow_dagster(dag: DAG) -> dict[str, JsonValue]:
     """What the triggerer and the scheduler do for commits by Dagster: an event of the watched asset, and the DAG's run.
 
-    Returns: As `run_day`; `version` is the one of the source that the event told of.
+    Returns: As `read_run`; `version` is the one of the source that the event told of.
     """
     from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
 
@@ -178,7 +160,7 @@ def follow_dagster(dag: DAG) -> dict[str, JsonValue]:
     arguments = {**asset.watchers[0].trigger.serialize()[1], "start": "earliest"}
     event = asyncio.run(_first(DeltaCommitTrigger(**arguments).run()))
     run = dag.test(run_after=datetime.now(UTC))
-    return {"version": event.payload["version"], "state": str(run.state.value), "tasks": read_tasks(run)}
+    return {"version": event.payload["version"], **read_run(run)}
 
 
 async def _first(events: AsyncIterator[TriggerEvent]) -> TriggerEvent:
