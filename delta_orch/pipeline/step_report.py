@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from delta_orch.verbs.expect import ExpectationReport
 
 
+_ROWS = "numOutputRows"
+_CHANGED_ROWS = {
+    "numTargetRowsInserted": "inserted",
+    "numTargetRowsUpdated": "updated",
+    "numTargetRowsDeleted": "deleted",
+}
+"""The metrics of a merge, which also writes rows that it did not change."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """What a step did.
@@ -63,7 +72,7 @@ class StepReport:
         if self.version is None and self.has_written:
             place = f"staged for {self.table.uri}, and not published yet"
         if self.outcome == "written":
-            return f"Written: {place}"
+            return f"Written: {', '.join([*self._rows_told(), place])}"
         if self.outcome == "replaced" and self.rows_replaced == 0:
             return f"Done again: {place}"
         if self.outcome == "replaced":
@@ -74,6 +83,14 @@ class StepReport:
         if self.outcome == "fenced":
             return f"Fenced: {self.reason}, and {self.table.uri} stays as it is"
         return f"Nothing new: {self.reason or 'there was nothing to do'}"
+
+    def _rows_told(self) -> list[str]:
+        """The rows of the commit in words; nothing where the commit is one of several."""
+        metrics = self.metrics if len(self.batches) < 2 else {}
+        counted = {name: int(metrics[name]) for name in (*_CHANGED_ROWS, _ROWS) if str(metrics.get(name)).isdecimal()}
+        if told := [f"{counted[name]:,} {what}" for name, what in _CHANGED_ROWS.items() if counted.get(name)]:
+            return told
+        return [] if _ROWS not in counted else [f"{counted[_ROWS]:,} rows"]
 
     @property
     def metrics(self) -> dict[str, int | str]:

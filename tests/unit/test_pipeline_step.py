@@ -221,6 +221,15 @@ def test_the_report_is_of_its_own_version(tmp_path: Path) -> None:
     assert (report.version, report.snapshot().version) == (0, 0)
 
 
+def test_the_sentence_says_how_many_rows_were_written(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    written = a_step(table).run(lambda: rows("a", "b"))
+    other = Attempt((Unit("w", "other"),), 1, "r")
+    merged = a_step(table, "merge", attempt=other, merge_keys=("day",)).run(lambda: rows("b", "c", "d"))
+    assert written.sentence() == f"Written: 2 rows, version 0 of {table.uri}"
+    assert merged.sentence() == f"Written: 2 inserted, 1 updated, version 1 of {table.uri}"
+
+
 @pytest.mark.parametrize("until_current", [False, True])
 def test_changes_are_processed_batch_by_batch(tmp_path: Path, until_current: bool) -> None:
     source, target = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "target")
