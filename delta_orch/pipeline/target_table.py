@@ -67,7 +67,10 @@ def publish_now(staged: StagedWrite, *, if_unchanged: bool = False) -> CommitRes
     try:
         return staged.publish(if_unchanged=if_unchanged)
     except ConflictError as e:
-        raise e.__cause__ or e from None
+        first = e
+        while isinstance(first.__cause__, ConflictError):
+            first = first.__cause__
+        raise first from None
 
 
 def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructType:

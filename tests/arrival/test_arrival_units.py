@@ -12,11 +12,13 @@ import pytest
 from delta_orch import DeltaTable, Expect, FileSource
 from delta_orch.errors import (
     ConcurrentTransactionError,
+    ConflictError,
     ConstraintViolationError,
     ExpectationFailedError,
     InvalidRequestError,
     RedoNotPossibleError,
 )
+from delta_orch.pipeline.audit import as_audits
 from delta_orch.pipeline.file_reader import FileBatch, FileReader
 from delta_orch.pipeline.incremental_step import IncrementalStep
 from delta_orch.pipeline.step_report import StepReport
@@ -234,6 +236,22 @@ def test_rows_that_break_a_rule_go_to_the_quarantine_once(
     with pytest.raises(ExpectationFailedError):
         load(table, landing.source(source_file=True), "wednesday", 4, expect=replace(POSITIVE, max_quarantined=0))
     assert (ids_of(table), quarantined(table)) == ([3, 6, 20], expected)
+
+
+def test_a_step_that_loses_the_files_to_another_may_be_retried(landing: Landing, table: DeltaTable) -> None:
+    source = landing.source(source_file=True, on_error="quarantine")
+    load(table, source, "sunday", 0, expect=POSITIVE)
+    landing.put("c.json", 4, -5)
+
+    def another_loads_them(_: object) -> bool:
+        return load(table, source, "tuesday", 2, expect=POSITIVE).outcome == "written"
+
+    audits = as_audits([another_loads_them])
+    with pytest.raises(ConflictError) as lost:
+        load(table, source, "monday", 1, expect=POSITIVE, audits=audits)
+    assert lost.value.retryable
+    assert load(table, source, "monday", 1, expect=POSITIVE).outcome == "nothing new"
+    assert (ids_of(table), quarantined(table)) == ([1, 2, 3, 4], [(-5, "c.json")])
 
 
 @pytest.mark.parametrize(
