@@ -146,7 +146,8 @@ SITES = {
     "airflow": Site(
         airflow,
         (
-            Page("airflow-grid", "/dags/sales/tasks/orders/task_instances", "Try Number", width=1700, height=640),
+            Page("airflow-log", "/dags/sales/runs/2026-02-05/tasks/orders", "Replaced", width=1500),
+            Page("airflow-xcom", "/dags/sales/runs/2026-02-05/tasks/orders/xcom", "outcome", width=1500),
             Page("airflow-events", "/assets/1", "sales"),
             Page(
                 "airflow-connection", "/connections", "delta", clicks=("Edit Connection", "Extra Fields"), height=1200
@@ -156,10 +157,10 @@ SITES = {
     "dagster": Site(
         dagster,
         (
-            Page("dagster-asset", "/assets/orders?view=overview", "Orders as they come"),
+            Page("dagster-asset", "/assets/orders?view=overview", "Orders as they come", height=1100),
             Page("dagster-partitions", "/assets/orders?view=partitions", "2026-02-14"),
             Page("dagster-plots", "/assets/daily_sales?view=overview", "Plots", clicks=("Plots",), height=1200),
-            Page("dagster-checks", "/assets/orders?view=checks", "Passed before anybody"),
+            Page("dagster-checks", "/assets/orders?view=checks", "amount_is_plausible", clicks=("amount_is_plausible",)),
             Page("dagster-maintenance", "/assets/maintenance/orders?view=overview", "Measures files"),
         ),
     ),

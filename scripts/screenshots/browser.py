@@ -33,6 +33,9 @@ FIND = """
 
 def take(app: QApplication, view: QWebEngineView, picture: dict[str, Any]) -> None:
     view.resize(picture["width"], picture["height"])
+    # The page before may say what this one is awaited by.
+    view.setHtml("")
+    _spin(app, 1)
     view.load(QUrl(picture["url"]))
     view.show()
     text: list[str] = [""]
