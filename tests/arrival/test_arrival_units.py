@@ -18,11 +18,14 @@ from delta_orch.errors import (
     InvalidRequestError,
     RedoNotPossibleError,
 )
-from delta_orch.pipeline.audit import as_audits
+from delta_orch.log.write.commit_options import CommitResult
+from delta_orch.pipeline import step as step_of_all
 from delta_orch.pipeline.file_reader import FileBatch, FileReader
 from delta_orch.pipeline.incremental_step import IncrementalStep
 from delta_orch.pipeline.step_report import StepReport
+from delta_orch.pipeline.target_table import publish_now
 from delta_orch.pipeline.unit import Attempt, Unit
+from delta_orch.staged_write import StagedWrite
 from delta_orch.testing import Moment, open_table
 from delta_orch.testing.failing_store import When
 from delta_orch.verbs.change_events import Changes
@@ -238,20 +241,29 @@ def test_rows_that_break_a_rule_go_to_the_quarantine_once(
     assert (ids_of(table), quarantined(table)) == ([3, 6, 20], expected)
 
 
-def test_a_step_that_loses_the_files_to_another_may_be_retried(landing: Landing, table: DeltaTable) -> None:
-    source = landing.source(source_file=True, on_error="quarantine")
-    load(table, source, "sunday", 0, expect=POSITIVE)
-    landing.put("c.json", 4, -5)
+def test_a_step_that_stages_its_rows_may_be_retried_after_a_conflict(
+    landing: Landing, table: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = landing.source(pattern="c*", source_file=True)
+    changes = Changes(sequence_by=("at",), except_columns=("source_file",))
 
-    def another_loads_them(_: object) -> bool:
-        return load(table, source, "tuesday", 2, expect=POSITIVE).outcome == "written"
+    def apply(part: str, order: int) -> StepReport:
+        return load(table, source, part, order, "cdc", merge_keys=("id",), changes=changes, expect=POSITIVE)
 
-    audits = as_audits([another_loads_them])
+    def publish_late(staged: StagedWrite, **options: bool) -> CommitResult:
+        monkeypatch.undo()
+        table.update({"at": "2"}, where="id = 1")
+        return publish_now(staged, **options)
+
+    (landing.root / "c1.json").write_text('{"id": 1, "at": 1}')
+    apply("sunday", 0)
+    (landing.root / "c2.json").write_text('{"id": 1, "at": 3}\n{"id": -5, "at": 3}')
+    monkeypatch.setattr(step_of_all, "publish_now", publish_late)
     with pytest.raises(ConflictError) as lost:
-        load(table, source, "monday", 1, expect=POSITIVE, audits=audits)
+        apply("monday", 1)
     assert lost.value.retryable
-    assert load(table, source, "monday", 1, expect=POSITIVE).outcome == "nothing new"
-    assert (ids_of(table), quarantined(table)) == ([1, 2, 3, 4], [(-5, "c.json")])
+    assert apply("monday", 1).outcome == "written"
+    assert (table.snapshot().scan(["at"]).to_arrow()["at"].to_pylist(), quarantined(table)) == ([3], [(-5, "c2.json")])
 
 
 @pytest.mark.parametrize(
