@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
     from pyarrow.compute import Expression as ArrowExpression
 
-    from delta_orch.engines.base import Engine, Relation
+    from delta_orch.engines.base import Engine
     from delta_orch.scan.explain import ScanExplanation
     from delta_orch.scan.projection import Projection
     from delta_orch.table.configuration import TableConfiguration
@@ -266,7 +266,7 @@ class Scan:
 
         return SparkEngine(spark).follow(FollowedScan(self._snapshot, self, make))
 
-    def to_relation(self, engine: Engine) -> Relation:
+    def to_relation(self, engine: Engine) -> Any:
         """The rows as a relation of any engine."""
         return engine.scan(self.plan())
 
@@ -424,7 +424,7 @@ class ScanTask:
         engine = LocalEngine()
         return engine.to_reader(engine.scan(self.plan))
 
-    def to_relation(self, engine: Engine) -> Relation:
+    def to_relation(self, engine: Engine) -> Any:
         """The task's rows as a relation of any engine."""
         return engine.scan(self.plan)
 
