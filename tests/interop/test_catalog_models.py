@@ -1,5 +1,5 @@
-"""Every request of ours, and every answer of the emulator, in the models of Unity Catalog's own SDK, which know each field
-and refuse others."""
+"""Every request of ours, and every answer of the emulator, in the models of Unity Catalog's own SDK. They refuse fields
+that they do not know."""
 
 from __future__ import annotations
 
