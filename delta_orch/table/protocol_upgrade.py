@@ -370,6 +370,7 @@ KEPT: Mapping[str, str] = {
     "collations": "This release does not know what depends on it",
     "icebergCompatV3": "Iceberg readers know its rows by their ids; Delta on Spark keeps it, too",
     "catalogManaged": "A catalog decides it",
+    **{feature.name: "This release does not write such tables" for feature in FEATURES if feature.what},
 }
 """Features that cannot be dropped, and why."""
 

@@ -48,6 +48,31 @@ def test_reader_features_not_implemented_are_refused_by_name(feature: TableFeatu
         assert e.value.context["features"] == [name]
 
 
+def test_an_error_says_what_a_feature_is() -> None:
+    for name, what in (
+        ("adaptiveMetadata-preview", "a tree of manifests"),
+        ("redirectReaderWriter-preview", "lives where a property says"),
+        ("timestampNanos", "timestamps in nanoseconds"),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match=rf"{name} \(.*{what}"):
+            TableConfiguration.for_reading(Protocol(3, 7, (name,), (name,)), metadata())
+
+
+def test_a_table_is_not_read_past_its_coordinator() -> None:
+    protocol = Protocol(1, 7, None, ("coordinatedCommits-preview",))
+    TableConfiguration.for_reading(protocol, metadata())
+    coordinated = metadata({"delta.coordinatedCommits.commitCoordinator-preview": "dynamodb"})
+    with pytest.raises(UnsupportedFeatureError, match="knows the newest commits"):
+        TableConfiguration.for_reading(protocol, coordinated)
+
+
+def test_only_writers_are_redirected() -> None:
+    protocol = Protocol(1, 7, None, ("redirectWriterOnly-preview",))
+    TableConfiguration.for_reading(protocol, metadata())
+    with pytest.raises(UnsupportedFeatureError, match="writes belong to another table"):
+        TableConfiguration(protocol, metadata()).for_writing()
+
+
 def test_unknown_writer_features_hinder_only_writers() -> None:
     protocol = Protocol(1, 7, None, ("fancyNewThing", "appendOnly"))
     TableConfiguration.for_reading(protocol, metadata())

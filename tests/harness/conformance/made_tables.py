@@ -182,6 +182,14 @@ def _collated(path: Path) -> Content:
     return Content(table.log.versions, rows)
 
 
+def _redirected(path: Path) -> Content:
+    """Only writers are sent elsewhere."""
+    table = HandmadeTable(path)
+    table.create(_IDS.schema, features=["redirectWriterOnly-preview"])
+    table.commit(table.add("0.parquet", _IDS))
+    return Content(table.log.versions, _IDS)
+
+
 def _struct_statistics_only(path: Path) -> Content:
     """A checkpoint by the package itself: statistics and partition values as columns, no JSON."""
     table = DeltaTable(path)
@@ -330,6 +338,7 @@ def _cases() -> Iterator[GoldenCase]:
         yield _case(label, _marked(storage), label, "table-feature:deletionVectors")
     yield _case("partition-types", _every_partition_type, "path-encoded", "table-feature:timestampNtz")
     yield _case("collations", _collated, "table-feature:collations")
+    yield _case("redirected", _redirected, "table-feature:redirectWriterOnly")
     yield _case("struct-statistics", _struct_statistics_only, "checkpoint-v1", "struct-stats-only")
     yield _case("left-by-others", _left_by_others, "incomplete-multipart", "last-checkpoint-garbage", "unknown-action")
     yield _case("absolute-path", _by_absolute_path, "path-absolute")
