@@ -185,7 +185,7 @@ def _collated(path: Path) -> Content:
 def _redirected(path: Path) -> Content:
     """Only writers are sent elsewhere."""
     table = HandmadeTable(path)
-    table.create(_IDS.schema, features=["redirectWriterOnly-preview"])
+    table.create(_IDS.schema, features=["redirectWriterOnly"])
     table.commit(table.add("0.parquet", _IDS))
     return Content(table.log.versions, _IDS)
 
