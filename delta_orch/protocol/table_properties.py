@@ -156,9 +156,10 @@ class _Property(NamedTuple):
     parse: Callable[[str], object]
 
 
-def _property(key: str, parse: Callable[[str], object], default: object = None) -> Any:
-    """An attribute of `TableProperties`, filled by one key."""
-    return field(default=default, metadata={"key": key, "parse": parse})
+def _property(key: str, parse: Callable[[str], object], default: object = None, *, meaning: str = "") -> Any:
+    """An attribute of `TableProperties`, filled by one key; docs/properties.md shows the meaning of those that users
+    set."""
+    return field(default=default, metadata={"key": key, "parse": parse, "meaning": meaning})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,63 +170,197 @@ class TableProperties:
     invalid value raises InvalidPropertyError when it is read: whatever does not depend on it still works.
     """
 
-    append_only: bool = _property("delta.appendOnly", parse_boolean, False)
-    auto_compact: str | None = _property("delta.autoOptimize.autoCompact", _one_of("true", "false", "auto", "legacy"))
-    checkpoint_interval: int = _property("delta.checkpointInterval", _positive, 10)
-    checkpoint_policy: str = _property("delta.checkpointPolicy", _one_of("classic", "v2"), "classic")
-    checkpoint_write_stats_as_json: bool = _property("delta.checkpoint.writeStatsAsJson", parse_boolean, True)
-    checkpoint_write_stats_as_struct: bool = _property("delta.checkpoint.writeStatsAsStruct", parse_boolean, False)
-    column_mapping_mode: str = _property("delta.columnMapping.mode", _one_of("none", "name", "id"), "none")
+    append_only: bool = _property(
+        "delta.appendOnly", parse_boolean, False, meaning="commits must not remove or replace rows"
+    )
+    auto_compact: str | None = _property(
+        "delta.autoOptimize.autoCompact",
+        _one_of("true", "false", "auto", "legacy"),
+        meaning="`true`, `auto`, `legacy`: a write compacts partitions that have 50 small files or more (below 64 "
+        "MiB), into files of at most 128 MiB, in a commit of its own. If that fails, a warning is logged",
+    )
+    checkpoint_interval: int = _property(
+        "delta.checkpointInterval", _positive, 10, meaning="versions from one checkpoint to the next"
+    )
+    checkpoint_policy: str = _property(
+        "delta.checkpointPolicy", _one_of("classic", "v2"), "classic", meaning="kind of checkpoint: `classic` or `v2`"
+    )
+    checkpoint_write_stats_as_json: bool = _property(
+        "delta.checkpoint.writeStatsAsJson", parse_boolean, True, meaning="checkpoints hold statistics as JSON"
+    )
+    checkpoint_write_stats_as_struct: bool = _property(
+        "delta.checkpoint.writeStatsAsStruct",
+        parse_boolean,
+        False,
+        meaning="checkpoints hold statistics and partition values as columns",
+    )
+    column_mapping_mode: str = _property(
+        "delta.columnMapping.mode",
+        _one_of("none", "name", "id"),
+        "none",
+        meaning="columns are found in files by `name` or `id`",
+    )
     compression_codec: str = _property(
-        "delta.parquet.compression.codec", _one_of("uncompressed", "snappy", "gzip", "lz4_raw", "zstd"), "zstd"
+        "delta.parquet.compression.codec",
+        _one_of("uncompressed", "snappy", "gzip", "lz4_raw", "zstd"),
+        "zstd",
+        meaning="of data files: `uncompressed`, `snappy`, `gzip`, `lz4_raw`, `zstd`",
     )
-    data_skipping_num_indexed_cols: int = _property("delta.dataSkippingNumIndexedCols", _at_least(-1), 32)
+    data_skipping_num_indexed_cols: int = _property(
+        "delta.dataSkippingNumIndexedCols",
+        _at_least(-1),
+        32,
+        meaning="how many columns, in schema order, get statistics; `-1`: all",
+    )
     data_skipping_stats_columns: tuple[tuple[str, ...], ...] | None = _property(
-        "delta.dataSkippingStatsColumns", parse_column_list
+        "delta.dataSkippingStatsColumns",
+        parse_column_list,
+        meaning="the columns that get statistics, separated by commas; overrides the number",
     )
-    deleted_file_retention_ms: int = _property("delta.deletedFileRetentionDuration", parse_interval_ms, 7 * _DAY_MS)
+    deleted_file_retention_ms: int = _property(
+        "delta.deletedFileRetentionDuration",
+        parse_interval_ms,
+        7 * _DAY_MS,
+        meaning="how long vacuum keeps files that the newest version does not use",
+    )
     drop_feature_history_retention_ms: int = _property(
-        "delta.dropFeatureTruncateHistory.retentionDuration", parse_interval_ms, _DAY_MS
+        "delta.dropFeatureTruncateHistory.retentionDuration",
+        parse_interval_ms,
+        _DAY_MS,
+        meaning="how long the history of a dropped feature is kept before it can be truncated",
     )
-    enable_change_data_feed: bool = _property("delta.enableChangeDataFeed", parse_boolean, False)
-    enable_deletion_vectors: bool = _property("delta.enableDeletionVectors", parse_boolean, False)
-    enable_expired_log_cleanup: bool = _property("delta.enableExpiredLogCleanup", parse_boolean, True)
-    enable_iceberg_compat_v1: bool = _property("delta.enableIcebergCompatV1", parse_boolean, False)
-    enable_iceberg_compat_v2: bool = _property("delta.enableIcebergCompatV2", parse_boolean, False)
-    enable_iceberg_compat_v3: bool = _property("delta.enableIcebergCompatV3", parse_boolean, False)
-    enable_in_commit_timestamps: bool = _property("delta.enableInCommitTimestamps", parse_boolean, False)
+    enable_change_data_feed: bool = _property(
+        "delta.enableChangeDataFeed",
+        parse_boolean,
+        False,
+        meaning="commits record changes row by row where data files do not show them",
+    )
+    enable_deletion_vectors: bool = _property(
+        "delta.enableDeletionVectors", parse_boolean, False, meaning="rows can be deleted by marking them"
+    )
+    enable_expired_log_cleanup: bool = _property(
+        "delta.enableExpiredLogCleanup", parse_boolean, True, meaning="the log is cleaned up after checkpoints"
+    )
+    enable_iceberg_compat_v1: bool = _property(
+        "delta.enableIcebergCompatV1",
+        parse_boolean,
+        False,
+        meaning="every version can be converted to an Iceberg table",
+    )
+    enable_iceberg_compat_v2: bool = _property(
+        "delta.enableIcebergCompatV2", parse_boolean, False, meaning="as V1, with arrays and maps"
+    )
+    enable_iceberg_compat_v3: bool = _property(
+        "delta.enableIcebergCompatV3",
+        parse_boolean,
+        False,
+        meaning="as V2, with deletion vectors and row ids; it stays on",
+    )
+    enable_in_commit_timestamps: bool = _property(
+        "delta.enableInCommitTimestamps",
+        parse_boolean,
+        False,
+        meaning="commits carry their time; file times do not matter",
+    )
     in_commit_timestamp_enablement_version: int | None = _property(
         "delta.inCommitTimestampEnablementVersion", _at_least(0)
     )
     in_commit_timestamp_enablement_ms: int | None = _property(
         "delta.inCommitTimestampEnablementTimestamp", _at_least(0)
     )
-    enable_row_tracking: bool = _property("delta.enableRowTracking", parse_boolean, False)
-    enable_type_widening: bool = _property("delta.enableTypeWidening", parse_boolean, False)
-    enable_variant_shredding: bool = _property("delta.enableVariantShredding", parse_boolean, False)
+    enable_row_tracking: bool = _property(
+        "delta.enableRowTracking", parse_boolean, False, meaning="rows keep their ids when files are rewritten"
+    )
+    enable_type_widening: bool = _property(
+        "delta.enableTypeWidening", parse_boolean, False, meaning="column types can be widened"
+    )
+    enable_variant_shredding: bool = _property(
+        "delta.enableVariantShredding", parse_boolean, False, meaning="variants are written in typed columns"
+    )
     isolation_level: str = _property(
-        "delta.isolationLevel", _one_of("Serializable", "WriteSerializable"), "WriteSerializable"
+        "delta.isolationLevel",
+        _one_of("Serializable", "WriteSerializable"),
+        "WriteSerializable",
+        meaning="`WriteSerializable` or `Serializable` (docs/transactions.md)",
     )
     max_column_id: int = _property("delta.columnMapping.maxColumnId", _at_least(0), 0)
     # Neither the protocol nor the reference implementation has a property for these.
-    allow_nested_tables: bool = _property("delta_orch.allowNestedTables", parse_boolean, False)
-    log_compaction_interval: int | None = _property("delta_orch.logCompactionInterval", _at_least(2))
-    log_retention_ms: int = _property("delta.logRetentionDuration", parse_interval_ms, 30 * _DAY_MS)
-    optimize_write: bool = _property("delta.autoOptimize.optimizeWrite", parse_boolean, True)
-    owner: str | None = _property(OWNER, str)
-    page_checksums: bool = _property("delta_orch.pageChecksums", parse_boolean, False)
-    cluster_on_write: bool = _property("delta_orch.clusterOnWrite", parse_boolean, False)
-    parquet_format_version: str = _property("delta.parquet.format.version", _format_version, "1.0.0")
-    randomize_file_prefixes: bool = _property("delta.randomizeFilePrefixes", parse_boolean, False)
-    random_prefix_length: int = _property("delta.randomPrefixLength", _prefix_length, 2)
+    allow_nested_tables: bool = _property(
+        "delta_orch.allowNestedTables",
+        parse_boolean,
+        False,
+        meaning="the table may be created inside another table's directory, or around one",
+    )
+    log_compaction_interval: int | None = _property(
+        "delta_orch.logCompactionInterval",
+        _at_least(2),
+        meaning="versions from one log compaction to the next; no compactions if not set",
+    )
+    log_retention_ms: int = _property(
+        "delta.logRetentionDuration", parse_interval_ms, 30 * _DAY_MS, meaning="how far back the log is kept"
+    )
+    optimize_write: bool = _property(
+        "delta.autoOptimize.optimizeWrite",
+        parse_boolean,
+        True,
+        meaning="Spark shuffles the rows of a partition together before it writes them",
+    )
+    owner: str | None = _property(
+        OWNER, str, meaning="who replaces rows of the table; steps of pipelines set it (docs/dagster.md)"
+    )
+    page_checksums: bool = _property(
+        "delta_orch.pageChecksums",
+        parse_boolean,
+        False,
+        meaning="pages written in process have checksums, which `fsck(deep=True)` verifies: 7% of the time of a "
+        "write; Spark always writes them",
+    )
+    cluster_on_write: bool = _property(
+        "delta_orch.clusterOnWrite",
+        parse_boolean,
+        False,
+        meaning="appends and overwrites put their rows in the order of the clustering columns; the rows are kept "
+        "meanwhile. Tasks of Spark's format (`df.write.format`) write them as they come",
+    )
+    parquet_format_version: str = _property(
+        "delta.parquet.format.version", _format_version, "1.0.0", meaning="of data pages: `1.0.0`, or `2.x.y`"
+    )
+    randomize_file_prefixes: bool = _property(
+        "delta.randomizeFilePrefixes",
+        parse_boolean,
+        False,
+        meaning="data files are written below random prefixes instead of partition directories",
+    )
+    random_prefix_length: int = _property(
+        "delta.randomPrefixLength", _prefix_length, 2, meaning="length of such a prefix"
+    )
     require_checkpoint_protection_before_version: int | None = _property(
         "delta.requireCheckpointProtectionBeforeVersion", _at_least(0)
     )
-    row_tracking_suspended: bool = _property("delta.rowTrackingSuspended", parse_boolean, False)
-    set_transaction_retention_ms: int | None = _property("delta.setTransactionRetentionDuration", parse_interval_ms)
-    symlink_manifests: bool = _property("delta.compatibility.symlinkFormatManifest.enabled", parse_boolean, False)
-    target_file_size_bytes: int | None = _property("delta.targetFileSize", parse_size_bytes)
-    write_partition_columns_to_parquet: bool = _property("delta.writePartitionColumnsToParquet", parse_boolean, False)
+    row_tracking_suspended: bool = _property(
+        "delta.rowTrackingSuspended",
+        parse_boolean,
+        False,
+        meaning="new files get no row ids; excludes `delta.enableRowTracking`",
+    )
+    set_transaction_retention_ms: int | None = _property(
+        "delta.setTransactionRetentionDuration",
+        parse_interval_ms,
+        meaning="how long transaction identifiers are kept; forever if not set",
+    )
+    symlink_manifests: bool = _property(
+        "delta.compatibility.symlinkFormatManifest.enabled",
+        parse_boolean,
+        False,
+        meaning="commits keep the symlink manifests of the partitions that they change; excludes deletion vectors "
+        "and column mapping",
+    )
+    target_file_size_bytes: int | None = _property(
+        "delta.targetFileSize", parse_size_bytes, meaning="size of data files, for example `128mb`; 128 MiB if not set"
+    )
+    write_partition_columns_to_parquet: bool = _property(
+        "delta.writePartitionColumnsToParquet", parse_boolean, False, meaning="data files contain the partition columns"
+    )
     _invalid: Mapping[str, InvalidPropertyError] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -292,6 +427,8 @@ _PROPERTIES: Mapping[str, _Property] = {
     "delta.sampleRetentionDuration": _Property(None, parse_interval_ms),
     "delta.tuneFileSizesForRewrites": _Property(None, parse_boolean),
 }
+PROPERTY_NAMES = tuple(_PROPERTIES)
+"""Every key that is known, in its canonical spelling."""
 _ATTRIBUTES = frozenset(p.attribute for p in _PROPERTIES.values())
 _BY_LOWER_KEY: Mapping[str, str] = {key.lower(): key for key in _PROPERTIES}
 _OPEN_PREFIXES = ("delta.constraints.", "delta.feature.", "delta.universalformat.")

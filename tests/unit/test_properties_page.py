@@ -1,4 +1,4 @@
-"""docs/properties.md names every property there is, with its default."""
+"""docs/properties.md, as the site has it, names every property there is, with its default and what it decides."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 
 from delta_orch.protocol.table_properties import _PROPERTIES, INTERNAL_PROPERTIES, TableProperties
 from delta_orch.table.protocol_upgrade import is_protocol_request
+from scripts.site_reference import expanded
 
-PAGE = (Path(__file__).parents[2] / "docs/properties.md").read_text()
+PAGE = expanded((Path(__file__).parents[2] / "docs/properties.md").read_text())
 ROWS = dict(re.findall(r"^\| `(delta(?:_orch)?\.[\w.]+)` \| (.*?) ?\| .{10,} \|$", PAGE, re.MULTILINE))
 
 
 def named_in(paragraph: str) -> set[str]:
-    (text,) = re.findall(rf"^{paragraph}.*?(?:\n\n|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    """In the paragraph after this one."""
+    (text,) = re.findall(rf"^{paragraph}.*?\n\n(.*?)(?:\n\n|\Z)", PAGE, re.MULTILINE | re.DOTALL)
     return set(re.findall(r"`(delta\.[\w.]+)`", text)) & set(_PROPERTIES)
 
 
