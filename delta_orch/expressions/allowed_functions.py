@@ -53,7 +53,18 @@ _JSON = """
 """
 _CASTS = "bigint binary boolean date decimal double float int smallint string timestamp tinyint typeof"
 
-ALLOWED_FUNCTIONS = _words(f"{_TEXT} {_NUMBERS} {_CHOICES} {_DATES} {_NESTED} {_JSON} {_CASTS}")
+FUNCTIONS_BY_KIND = {
+    "Text": _words(_TEXT),
+    "Numbers": _words(_NUMBERS),
+    "Choices": _words(_CHOICES),
+    "Dates and times": _words(_DATES),
+    "Nested values": _words(_NESTED),
+    "JSON and variants": _words(_JSON),
+    "Casts": _words(_CASTS),
+}
+"""The functions below, as docs/expressions.md lists them."""
+
+ALLOWED_FUNCTIONS = frozenset[str]().union(*FUNCTIONS_BY_KIND.values())
 """In lower case, without those that have a syntax of their own: CAST, TRY_CAST, CASE."""
 
 CLOCK_FUNCTIONS = CLOCKS - {"unix_timestamp"}
