@@ -1,13 +1,14 @@
-"""docs/stores.md names what there is."""
+"""docs/stores.md, as the site has it, names what there is."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from delta_orch.storage.storage_options import OPTIONS, SCHEMES
+from delta_orch.storage.storage_options import OPTION_MEANINGS, OPTIONS, SCHEMES
+from scripts.site_reference import expanded
 
-TEXT = (Path(__file__).parents[2] / "docs/stores.md").read_text()
+TEXT = expanded((Path(__file__).parents[2] / "docs/stores.md").read_text())
 SECTIONS = {"s3": "S3", "gs": "GCS", "abfss": "Azure"}
 
 
@@ -17,7 +18,12 @@ def test_every_scheme_is_named() -> None:
 
 def test_every_option_is_in_the_table_of_its_store_and_no_other() -> None:
     for kind, options in OPTIONS.items():
-        table = TEXT.partition(f"| {SECTIONS[kind.value]} | also | meaning |")[2].partition("\n\n")[0]
-        rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| ")]
-        named = {name for row in rows for cell in row for name in re.findall(r"`([a-z0-9_]+)`", cell)}
+        table = (
+            TEXT.partition(f"\n### {SECTIONS[kind.value]}\n")[2].partition("\n### ")[0].partition("\nCredentials")[0]
+        )
+        rows = [row.split("|")[1:4] for row in table.splitlines() if row.startswith("| `")]
+        named = {name for row in rows for cell in row[:2] for name in re.findall(r"`([a-z0-9_]+)`", cell)}
         assert named == set(options)
+        assert all(len(row) == 3 for row in rows)
+        assert [row[0].strip(" `") for row in rows if not row[2].strip()] == []
+        assert set(OPTION_MEANINGS[kind]) <= set(options)
