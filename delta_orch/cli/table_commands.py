@@ -231,7 +231,8 @@ def report(
 ) -> None:
     """Write a page on all tables below some locations: size, health, last write, units, lag of consumers.
 
-    Ends with 1 if a table cannot be read. The page is written nevertheless, and shows why.
+    Ends with 1 if a table cannot be read. The page is written nevertheless, and shows why. On object stores, every
+    object below a root is listed. Without --output, --json prints the same numbers.
     """
     from delta_orch.cli.report_page import lake_page
     from delta_orch.pipeline.lake import read_lake

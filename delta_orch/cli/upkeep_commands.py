@@ -76,7 +76,7 @@ def vacuum(
     keep_version: tuple[int, ...],
     as_json: bool,
 ) -> None:
-    """Delete files that no version within the retention needs."""
+    """Delete files that no version within the retention needs. A directory with a log of its own is left alone."""
     result = table.vacuum(
         retention_hours, dry_run, enforce_retention=not force, full=not lite, keep_versions=keep_version
     )
