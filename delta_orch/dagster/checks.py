@@ -112,6 +112,7 @@ def build_delta_check(
 
     Args:
         asset: Whose check it is.
+        table: The table that is checked.
         rule: One of this module's: `freshness`, `columns`, `row_count`, `null_rate`, `unique`, `health`, `cdc_lag`,
             `txn_gaps`.
         name: By default the rule's.

@@ -95,6 +95,9 @@ class DeltaOut:
     """What an incremental asset writes: one table of a `delta_multi_asset`. The arguments are those of `delta_asset`.
 
     Attributes:
+        table, write, merge_keys, sequence_by, delete_when, except_columns, scd, full_snapshot, envelope,
+            tombstone_retention, partition_by, properties, schema_mode, audit, expect, max_quarantined, quarantine,
+            unit_column, on_redo, exactly_once: As of `delta_asset`.
         key: The asset key; by default the name of the output.
         spec: What else `dg.AssetSpec` takes: `deps`, `description`, `group_name`, `owners`, …
     """
@@ -257,19 +260,15 @@ def delta_asset(
             replaces all, and there `batch.scan()` reads the whole source; `cdc` applies the rows as change events, in
             whatever order they come (`DeltaTable.apply_changes`).
         merge_keys: The columns that identify a row, for `merge` and `cdc`.
-        sequence_by: The columns that order the events of a key, for `cdc`, as `delete_when`, `except_columns`, `scd`,
-            `envelope` and `tombstone_retention`: see `DeltaTable.apply_changes`.
-        delete_when: See `sequence_by`.
-        except_columns: See `sequence_by`.
-        scd: See `sequence_by`.
+        sequence_by, delete_when, except_columns, scd, envelope, tombstone_retention: With `cdc`, as of
+            `DeltaTable.apply_changes` (docs/late-rows.md).
         full_snapshot: The rows are all keys, those that are missing are deleted, for `cdc`. `batch.scan()` then reads
             the whole source. All rows have one sequence.
-        envelope: See `sequence_by`.
-        tombstone_retention: See `sequence_by`.
-        consumer: See `IncrementalReader`, as `bootstrap`, `on_recreated` and `max_versions`.
-        bootstrap: See `IncrementalReader`.
-        on_recreated: See `IncrementalReader`.
-        max_versions: See `IncrementalReader`.
+        consumer: The name of the cursor, by default the last part of the table's location. `table.txns()` shows it as
+            `cdc:{consumer}<-{source table id}`. Two assets that read one source into one table need a name each.
+        bootstrap: The first batch: `snapshot`, the source as it stands; `changes`, its history; `error`, none.
+        on_recreated: If the source was created again: `error`, or `bootstrap`, which an `append` does not take.
+        max_versions: The largest number of source versions that change data in one run; None for all there are.
         partition_by: Partition columns of the table when it is created.
         properties: Its properties.
         schema_mode: `merge` adds the columns that the table does not have; `overwrite`, with `write="overwrite"`, takes
@@ -372,7 +371,8 @@ def delta_multi_asset(
     others are then thrown away.
 
     Args:
-        incremental_from: As of `delta_asset`, as are the other arguments of the same names.
+        incremental_from, bootstrap, on_recreated, max_versions, engine, conflict_retries, required_resource_keys: As of
+            `delta_asset`.
         outs: Name → table.
         multi_asset_arguments: As `dg.multi_asset` takes them.
 

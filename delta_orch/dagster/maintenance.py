@@ -289,6 +289,7 @@ def with_delta_maintenance(defs: dg.Definitions, **arguments: Any) -> dg.Definit
     environment variables are read here.
 
     Args:
+        defs: The definitions whose assets write tables.
         arguments: As of `build_delta_maintenance_assets`, but for `tables`, `deps` and `consumers`. By default
             `automation_condition` measures every hour; None leaves it to you.
 

@@ -197,6 +197,10 @@ def report_existing_partitions(
     dynamic partitions are added. Reporting twice is harmless.
 
     Args:
+        instance: The `dg.DagsterInstance`.
+        asset: The asset, or its key.
+        table: Its table.
+        partitions_def: Its partitions.
         partition_expr: As in the asset's metadata; by default the table's only partition column.
         partition_format: As in the asset's metadata.
 
