@@ -66,15 +66,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             the same `merge_keys` and inserts the others; `cdc` applies the rows as change events, in any order. With a
             `FileSource` one of `append` (default), `merge`, `cdc` and `overwrite`, which reads all files each time.
         merge_keys: With `merge` and `cdc`: the columns that identify a row.
-        sequence_by: With `cdc`: the columns that order the events of a key, as `delete_when`, `except_columns`, `scd`,
-            `full_snapshot`, `envelope` and `tombstone_retention`: see `DeltaTable.apply_changes`.
-            With a `full_snapshot` `batch.scan()` is the whole source.
-        delete_when: See `sequence_by`.
-        except_columns: See `sequence_by`.
-        scd: See `sequence_by`.
-        full_snapshot: See `sequence_by`.
-        envelope: See `sequence_by`.
-        tombstone_retention: See `sequence_by`.
+        sequence_by, delete_when, except_columns, scd, full_snapshot, envelope, tombstone_retention: With `cdc`, as of
+            `DeltaTable.apply_changes` (docs/late-rows.md). With a `full_snapshot`, `batch.scan()` is the whole source.
         max_versions: At most so many versions that change data in one batch; None for all there are.
         bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history; `error`.
         on_recreated: `error`, or `bootstrap` when the source was dropped and created again.

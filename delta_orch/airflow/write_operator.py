@@ -59,14 +59,8 @@ class DeltaWriteOperator(DeltaStepOperator):
             `error` and `ignore` write only where there is no table (looked at before the function runs).
         replace_where: With `overwrite`: replace the rows this predicate holds for, and refuse others. (templated)
         merge_keys: With `merge` and `cdc`: the columns that identify a row. (templated)
-        sequence_by: With `cdc`: the columns that order the events of a key, as `delete_when`, `except_columns`, `scd`,
-            `full_snapshot`, `envelope` and `tombstone_retention`: see `DeltaTable.apply_changes`.
-        delete_when: See `sequence_by`.
-        except_columns: See `sequence_by`.
-        scd: See `sequence_by`.
-        full_snapshot: See `sequence_by`.
-        envelope: See `sequence_by`.
-        tombstone_retention: See `sequence_by`.
+        sequence_by, delete_when, except_columns, scd, full_snapshot, envelope, tombstone_retention: With `cdc`, as of
+            `DeltaTable.apply_changes` (docs/late-rows.md).
         schema_mode: `merge` adds the columns that the table does not have; `overwrite` takes those of the rows, where
             every row is replaced. By default the rows must have the table's columns.
         partition_by: Partition columns, if this write creates the table.
