@@ -96,8 +96,8 @@ dist: setup ## Build the sdist and the wheel twice: the same bytes, and as the p
 	diff -r dist $(BUILD)/again
 	$(BUILD)/tools/bin/twine check --strict dist/*
 
-bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors (BENCH="scan_full poll" chooses)
-	@$(BIN)/python -m benchmarks $(BENCH)
+bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors, and draw docs/plots (BENCH="scan_full poll" chooses)
+	@$(BIN)/python -m benchmarks --plots $(BENCH)
 
 screenshots: setup ## Photograph the real user interfaces for docs/images (SCREENSHOTS="dagster-checks …" chooses)
 	@$(BIN)/python scripts/screenshots $(SCREENSHOTS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.plots import record
 from benchmarks.runner import find_benchmarks, run_benchmark
 
 _LEAST_WIDTH = 140
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="fresh processes per contestant; the median counts")
     parser.add_argument("--directory", type=Path, default=Path("build/bench"), help="where inputs are kept")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--plots", action="store_true", help="record the figures, and draw docs/plots anew")
     parser.add_argument("--list", action="store_true", help="only name the benchmarks")
     arguments = parser.parse_args()
     benchmarks = find_benchmarks()
@@ -39,6 +41,8 @@ def main() -> None:
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(figures, indent=2))
+    if arguments.plots:
+        record(figures)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import plots
+
 Row = tuple[str, Callable[[], object], Callable[[], object]]
 """What is measured, ours and theirs. Both return what must be equal."""
 
@@ -246,7 +248,7 @@ def planning(tables: Tables, num_files: int) -> Iterator[Row]:
     yield f"plan of {num_files:,} files, warm", lambda: num_planned(warm), lambda: num_planned(tables.theirs("large"))
 
 
-def measure(row: Row) -> None:
+def measure(row: Row) -> tuple[str, plots.Figures]:
     what, *sides = row
     answers = [side() for side in sides]
     assert answers[0] == answers[1], (what, answers)
@@ -260,6 +262,7 @@ def measure(row: Row) -> None:
     quotient = median(a / b for a, b in zip(*times, strict=True))
     sys.stdout.write(f"| {what} | {ours:.3f} | {theirs:.3f} | {quotient:.2f} |\n")
     sys.stdout.flush()
+    return plots.BESIDE_SPARK + what, {"delta_orch": {"seconds": ours}, "Delta on Spark": {"seconds": theirs}}
 
 
 def main() -> None:
@@ -274,9 +277,8 @@ def main() -> None:
         sys.stdout.write(
             f"Spark {spark.version}\n| | delta_orch, s | Delta on Spark, s | × |\n| --- | --- | --- | --- |\n"
         )
-        for row in (*rows_of(tables), *changes(tables), stream(tables), *planning(tables, num_files)):
-            if named in row[0]:
-                measure(row)
+        rows = (*rows_of(tables), *changes(tables), stream(tables), *planning(tables, num_files))
+        plots.record(dict(measure(row) for row in rows if named in row[0]))
         spark.stop()
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import plots
 from tests.harness.emulators import s3_emulator
 from tests.harness.fault_proxy import Fault, FaultProxy
 
@@ -87,18 +88,23 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.05, help="of each answer, in seconds")
     delay = parser.parse_args().delay
     shown = Table("verb", "delta_orch: s", "requests", "at once", "deltalake: s", "requests", "at once")
+    measured: dict[str, dict[str, dict[str, float]]] = {}
     with s3_emulator() as emulator, FaultProxy(emulator.endpoint, slow_s=delay) as proxy:
         sides = [make(emulator.table_uri(str(uuid.uuid4())), proxy.endpoint) for make in (ours, theirs)]
         for name in sides[0]:
             figures: list[str] = []
-            for verbs in sides:
+            measured[plots.FAR_STORE + name] = sides_of_verb = {}
+            for contestant, verbs in zip(("delta_orch", "deltalake"), sides, strict=True):
                 proxy.clear()
                 proxy.at("*", "*", Fault.SLOW, times=1_000_000)
                 started = time.monotonic()
                 verbs[name]()
-                figures += [f"{time.monotonic() - started:.2f}", str(len(proxy.seen)), str(proxy.most_at_once)]
+                seconds = time.monotonic() - started
+                sides_of_verb[contestant] = {"seconds": round(seconds, 2), "requests": len(proxy.seen)}
+                figures += [f"{seconds:.2f}", str(len(proxy.seen)), str(proxy.most_at_once)]
             shown.add_row(name, *figures)
     Console(width=100).print(shown)
+    plots.record(measured)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 _DIRECTIVE = re.compile(r"^::: (\w+)(?: (.+))?$", re.MULTILINE)
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields|Example|Examples): *(.*)$", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\**\w[\w*, ]*(?:,\n {5,}[\w*, ]+)*): (.*(?:\n(?: {5,}.*| *$))*)", re.MULTILINE)
@@ -260,6 +261,27 @@ def options(store: str) -> Iterator[str]:
     yield from table("option", "also", "meaning", rows=rows)
 
 
+def figures(name: str) -> Iterator[str]:
+    """The figures of a plot, and the most memory in MB."""
+    from benchmarks import plots
+
+    plot = plots.plots()[name]
+    groups = dict(plots.bars(plot, plots.recorded()))
+    shown = {bar[0] for group in groups.values() for bar in group}
+    names = [name for name in dict.fromkeys(plot.contestants.values()) if name in shown]
+    yield '??? note "The figures"\n'
+    rows = [
+        (heading, *(next((_figure(bar) for bar in group if bar[0] == name), "") for name in names))
+        for heading, group in groups.items()
+    ]
+    yield from (f"    {line}" for line in table("", *names, rows=rows))
+
+
+def _figure(bar: tuple[str, float, int]) -> str:
+    _, value, peak_bytes = bar
+    return f"{value:.3g} ({peak_bytes / 1e6:.0f})" if peak_bytes else f"{value:.3g}"
+
+
 def _fills(known: Mapping[str, Any], name: str) -> tuple[str, ...]:
     path: tuple[str, ...] = known[name].path
     return path
@@ -267,11 +289,10 @@ def _fills(known: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 _DIRECTIVES: Mapping[str, Callable[..., Iterator[str]]] = {
     function.__name__: function
-    for function in (parameters, members, functions, errors, properties, commands, expressions, options)
+    for function in (parameters, members, functions, errors, properties, commands, expressions, options, figures)
 }
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     for page in sys.argv[1:]:
         print(expanded(Path(page).read_text(encoding="utf-8")))
