@@ -167,6 +167,19 @@ def functions(path: str) -> Iterator[str]:
     yield from table("function", "what it does", rows=rows)
 
 
+def metadata(place: str) -> Iterator[str]:
+    """The keys of the metadata of an `asset`, or of an `input`."""
+    from delta_orch.dagster import settings
+
+    rows = []
+    for names, meaning in settings.MEANINGS.items():
+        keys = names.split(", ")
+        if keys[0] in (settings.DEFINED_KEYS if place == "asset" else settings.INPUT_KEYS):
+            on_output = ("yes" if keys[0] in settings.WRITTEN_KEYS else "no",) if place == "asset" else ()
+            rows.append((", ".join(f"`{key}`" for key in keys), *on_output, linked(meaning)))
+    yield from table("key", *(("also on an output",) if place == "asset" else ()), "meaning", rows=rows)
+
+
 def errors() -> Iterator[str]:
     """Every error: what it means, what helps, and whether running again may."""
     from delta_orch import errors as module
@@ -289,7 +302,18 @@ def _fills(known: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 _DIRECTIVES: Mapping[str, Callable[..., Iterator[str]]] = {
     function.__name__: function
-    for function in (parameters, members, functions, errors, properties, commands, expressions, options, figures)
+    for function in (
+        parameters,
+        members,
+        functions,
+        metadata,
+        errors,
+        properties,
+        commands,
+        expressions,
+        options,
+        figures,
+    )
 }
 
 

@@ -86,6 +86,31 @@ _OF_DEFINITION = set(DEFINED_KEYS) - {*WRITTEN_KEYS, "schema", "table", "unit", 
 """Keys that an output would pass over. `schema`, `table`, `unit`, `properties` are words that others show there."""
 INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_timestamp")
 """What the metadata of an input may say."""
+MEANINGS = {
+    "write": "As of the IO manager. `overwrite` can also replace the rows of `replace_where`; `ignore` takes one "
+    "partition a run.",
+    "merge_keys": "As of the IO manager.",
+    "replace_where": "A predicate in Spark SQL: the rows that `overwrite` replaces, without partitions.",
+    "schema_mode": "`merge` or `overwrite` (docs/features.md).",
+    "commit_metadata": "Beside that of the IO manager.",
+    "partition_expr": "The column of the partition; a dict by dimension for several.",
+    "partition_format": "The `strftime` format of a text or integer column that does not hold the key itself.",
+    "partition_by": "The partition columns of a new table; `[]` for none.",
+    "audit": "Predicates, or a dict of names and arguments of `Audit`.",
+    "sequence_by, scd, delete_when, except_columns, full_snapshot, envelope, tombstone_retention": "For `cdc` "
+    "(docs/late-rows.md).",
+    "expect": 'Rules for each row: a dict of names and `{"rule": …, "action": …}` (docs/bad-rows.md).',
+    "max_quarantined": "How many rows (int), or which share (float), may go to the quarantine.",
+    "quarantine": "Where the quarantine is.",
+    "properties": 'Of a new table: `{"delta.columnMapping.mode": "name"}` allows columns with spaces.',
+    "unit, unit_column, on_redo, exactly_once": "As of the IO manager.",
+    "schema": "The folder of the table instead of the prefix of the asset key.",
+    "table": "For outputs of ops: the folder.",
+    "columns": "The columns to load.",
+    "version, timestamp": "A number, or an ISO time with an offset.",
+    "starting_version, starting_timestamp": "The first version of a `ChangeFeed`; `version` or `timestamp` end it.",
+}
+"""What docs/dagster-reference.md says of each key. Keys that share a meaning share a line."""
 
 _WORDS_OF_THEIR_OWN = {
     *("column", "schemas", "tables", "timestamps", "units", "unite", "united", "versions", "writer", "writers"),
