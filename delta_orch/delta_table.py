@@ -276,12 +276,13 @@ class _RowWrites:
             keys: The columns that identify what changes.
             sequence_by: The column that orders the events of a key, or several, of which the next decides where the
                 first ones are equal. The table keeps them. Integers, decimals, texts, dates or timestamps.
+            scd: 1: the newest row of each key. 2: all versions.
             delete_when: A predicate over the rows: true where a row deletes its key.
             except_columns: Columns of the rows that the table does not get.
             full_snapshot: The rows are everything at their one sequence; what is missing is deleted. With `scd=2` a row
                 that is as it was adds no version. A snapshot that is older than a row of the table is refused.
             envelope: `change_feed` for rows of `DeltaTable.changes`, `debezium` for structs `before` and `after` with
-                `op`; see `verbs.change_envelopes`.
+                `op`; docs/late-rows.md has both.
             tombstone_retention: How long `scd=1` remembers deleted keys.
             options: `TableDefinition` and `CommitOptions`.
 

@@ -26,11 +26,14 @@ _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields|Example|Examples
 _ENTRY = re.compile(r"^ {4}(\**\w[\w*, ]*(?:,\n {5,}[\w*, ]+)*): (.*(?:\n(?: {5,}.*| *$))*)", re.MULTILINE)
 _PAGE = re.compile(r"`?docs/([\w-]+)\.md`?")
 _DAY_MS = 86_400_000
+# GitHub wants a pipe in the code of a table with a backslash before it, and mkdocs shows that backslash.
+_TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+_CODE = re.compile(r"`[^`]+`")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page."""
-    return expanded(markdown)
+    return _TABLE_ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), expanded(markdown))
 
 
 def expanded(markdown: str) -> str:
@@ -139,7 +142,7 @@ def parameters(path: str, *only: str) -> Iterator[str]:
         rows.append((", ".join(f"`{name}`" for name in spelled), shown, linked(text)))
     if rows:
         yield from table("parameter", "default", "meaning", rows=rows)
-    if raised := entries(sections(entry).get("Raises", "")):
+    if "table" not in only and (raised := entries(sections(entry).get("Raises", ""))):
         yield ""
         yield from (f"- Raises `{name}`: {text}" for name, text in raised.items())
 
@@ -181,18 +184,18 @@ def metadata(place: str) -> Iterator[str]:
 
 
 def errors() -> Iterator[str]:
-    """Every error: what it means, what helps, and whether running again may."""
+    """Every error: its code, what it means, what helps, and whether running again may."""
     from delta_orch import errors as module
 
-    rows = []
     for name, kind in vars(module).items():
         if inspect.isclass(kind) and issubclass(kind, module.DeltaError):
             means, _, remedy = inspect.cleandoc(kind.__doc__ or "").partition("Remedy: ")
-            remedy = remedy.split("\n\n")[0]
             again = "yes" if kind.retryable else "some" if "etryable if" in means else "no"
-            cells = (" ".join(means.split("Args:")[0].split()), " ".join(remedy.split()))
-            rows.append((f"`{kind.code}`", f"`{name}`", *map(linked, cells), again))
-    yield from table("code", "error", "means", "what to do", "retried", rows=rows)
+            base = "" if name == "DeltaError" else f", a kind of `{kind.__mro__[1].__name__}`"
+            yield f"### `{name}`\n"
+            yield f"`{kind.code}`{base}; retried: {again}\n"
+            yield f"{linked(' '.join(means.split()))}\n"
+            yield f"**What to do:** {linked(' '.join(remedy.partition('Args:')[0].split()))}\n"
 
 
 def properties(group: str = "set") -> Iterator[str]:
@@ -240,7 +243,10 @@ def commands(*names: str) -> Iterator[str]:
         yield f"```text\n{' '.join([PROGRAM, name, *command.collect_usage_pieces(context)])}\n```\n"
         yield f"{inspect.cleandoc(command.help or '')}\n"
         rows = [
-            (", ".join(f"`{part}`" for part in record[0].split(", ")), record[1].replace("  [required]", " Required."))
+            (
+                ", ".join(f"`{part}`" for part in record[0].replace("|", " | ").split(", ")),
+                record[1].replace("  [required]", " Required."),
+            )
             for option in command.params
             if isinstance(option, click.Option) and option.name not in ("storage_options", "as_json")
             if (record := option.get_help_record(context)) is not None

@@ -17,18 +17,21 @@ PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 ERRORS = {
     kind.__name__: kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, DeltaError)
 }
-ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (.+) \| (.+) \| (yes|no|some) \|$", re.MULTILINE)
+ENTRY = re.compile(
+    r"^### `(\w+)`\n\n`(\w+)`(?:, a kind of `\w+`)?; retried: (\w+)\n\n(.{10,})\n\n\*\*What to do:\*\* (.{10,})$",
+    re.MULTILINE,
+)
 
 
 def test_the_page_lists_all_errors() -> None:
-    rows = ROW.findall(expanded(PAGE.read_text()))
-    assert {name: (code, retried == "yes") for code, name, _, _, retried in rows} == {
+    entries = ENTRY.findall(expanded(PAGE.read_text()))
+    assert {name: (code, retried == "yes") for name, code, retried, _, _ in entries} == {
         name: (kind.code, kind.retryable) for name, kind in ERRORS.items()
     }
-    some = {name for _, name, _, _, retried in rows if retried == "some"}
+    some = {name for name, _, retried, _, _ in entries if retried == "some"}
     assert some == {"StorageError", "StorageOutcomeUnknownError", "CommitOutcomeUnknownError", "CatalogError"}
     assert all(kind("It broke", retryable=True).retryable for kind in ERRORS.values())
-    assert len(rows) == len(ERRORS) == len({kind.code for kind in ERRORS.values()})
+    assert len(entries) == len(ERRORS) == len({kind.code for kind in ERRORS.values()})
 
 
 def test_the_tree_in_the_module_shows_all_errors() -> None:
