@@ -103,7 +103,7 @@ screenshots: setup ## Photograph the real user interfaces for docs/images (SCREE
 	@$(BIN)/python scripts/screenshots $(SCREENSHOTS)
 
 docs: setup ## Build the site of the documentation below build/site; a broken link fails
-	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@test -x $(BIN)/mike || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
