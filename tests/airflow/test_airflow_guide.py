@@ -67,7 +67,8 @@ def parameters_of(entry: Any) -> tuple[set[str], set[str]]:
     if not inspect.isclass(entry):
         own = set(inspect.signature(entry).parameters)
         return own, own
-    kinds = [set(inspect.signature(kind.__init__).parameters) - {"self", "args", "kwargs"} for kind in entry.__mro__]
+    mro: tuple[Any, ...] = entry.__mro__
+    kinds = [set(inspect.signature(kind.__init__).parameters) - {"self", "args", "kwargs"} for kind in mro]
     return kinds[0], set().union(*kinds)
 
 
