@@ -1,32 +1,7 @@
 """The settings of one asset: definition metadata, output metadata and the IO manager's configuration.
 
-Output metadata overrides definition metadata, which overrides the configuration. The keys:
-
-| key | on | meaning |
-|---|---|---|
-| `partition_expr` | definition | the partition column; for multi-dimensional partitions a column for each dimension |
-| `partition_format` | definition | `strftime` format of a string or integer column that does not hold the key itself |
-| `partition_by` | definition | partition columns of the new table, those of `partition_expr` but for timestamps |
-| `schema` | definition | the folder of the table, instead of the asset key's prefix |
-| `table` | definition of an op's output | the folder of the table, instead of job, node and output |
-| `write` | definition, output | as the configuration's |
-| `merge_keys` | definition, output | as the configuration's |
-| `replace_where` | definition | the rows that `overwrite` replaces, of an asset without partitions |
-| `unit`, `unit_column`, `on_redo`, `exactly_once` | definition | as the configuration's |
-| `sequence_by` | definition | the columns that order the change events of `cdc` |
-| `delete_when` | definition | a predicate over the rows of `cdc`, true where one deletes its key |
-| `except_columns` | definition | columns of the rows of `cdc` that the table does not get |
-| `scd`, `full_snapshot`, `envelope`, `tombstone_retention` | definition | for `cdc`, as of `DeltaTable.apply_changes` |
-| `properties` | definition | properties of a table that is created, over those of the configuration |
-| `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
-| `commit_metadata` | definition, output | names and values for the commit's `commitInfo` |
-| `audit` | definition | what must hold before the commit: predicates, or `Audit`s by name |
-| `expect` | definition | rules for each row: name → `{"rule": …, "action": …}`, see `Expect` |
-| `max_quarantined` | definition | how many rows `expect` may quarantine, or which share of all |
-| `quarantine` | definition | where it puts them: a location, by default `<table>_quarantine` |
-| `columns` | definition of an input | which columns to load |
-| `version`, `timestamp` | definition of an input | the version to load: a number, or an ISO 8601 time with an offset |
-| `starting_version`, `starting_timestamp` | definition of an input | where a `ChangeFeed` begins |
+Output metadata overrides definition metadata, which overrides the configuration. `MEANINGS` says what each key
+means.
 
 A misspelled key is an error when the definitions are loaded. Keys of others pass.
 """
