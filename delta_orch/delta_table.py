@@ -413,6 +413,9 @@ class DeltaTable(_RowWrites):
 
         return DeltaTable(f"{self.uri}{SUFFIX}" if table_uri is None else table_uri, self._storage_options)
 
+    def _quarantine_log(self, uri: str | None) -> TableLog:
+        return self.quarantine(uri).log
+
     def __repr__(self) -> str:
         # A debugger shows it while it is being made.
         return f"DeltaTable({redacted(self.uri)!r})" if hasattr(self, "store") else "<DeltaTable, not yet open>"
@@ -615,16 +618,15 @@ class DeltaTable(_RowWrites):
         Args:
             engine: As of `append`.
             max_commits: The most commits. None loads all files that one listing has.
-            expect: Rules for the rows: `Expect` by name, with the actions `fail`, `drop` and `warn`. The engine checks
-                the rows of each commit once, while it writes them.
+            expect: Rules for the rows: `Expect` by name. The engine checks the rows of each commit once, while it
+                writes them. Rows for the quarantine go to `quarantine()`.
             options: `TableDefinition` of a table that is created, and `user_metadata`, `commit_info`,
                 `isolation_level` and `operation_metrics` of each commit.
 
         Raises:
             FilesChangedError: A file that was loaded is another one now, and `on_changed` is `error`.
             InvalidRequestError: The table forgets what it has loaded (`delta.setTransactionRetentionDuration`), lies
-                below the source, or was restored to a version that its log does not have any more. Or a rule has the
-                action `quarantine`, which needs a unit: load the files in a step then.
+                below the source, or was restored to a version that its log does not have any more.
             MissingFileError: The record of loaded files was deleted.
             ConflictError: Others were faster many times. Running it again is safe.
             ExpectationFailedError: A row breaks a rule with the action `fail`. None of the files of its commit is
@@ -634,7 +636,8 @@ class DeltaTable(_RowWrites):
         """
         from delta_orch.verbs.ingest import ingest
 
-        return ingest(self.log, lambda: self._target_or_none({})[1], source, engine, max_commits, expect, options)
+        about = (source, engine, max_commits, expect, self._quarantine_log, options)
+        return ingest(self.log, lambda: self._target_or_none({})[1], *about)
 
     # The table as a whole
 
@@ -683,8 +686,9 @@ class DeltaTable(_RowWrites):
         return list_units(*self._target({}))
 
     def undo(self, *, unit: str | None = None, run: str | None = None, **options: Unpack[CommitOptions]) -> UndoResult:
-        """Remove exactly the rows that a unit wrote, or all units that a run wrote last. The unit is then as if it had
-        never been done: the next attempt at it writes. Rows that the unit replaced do not come back.
+        """Remove exactly the rows that a unit wrote, or all units that a run wrote last, also from the quarantine. The
+        unit is then as if it had never been done: the next attempt at it writes. Rows that the unit replaced do not
+        come back.
 
         Args:
             unit: A name of `units()`.
@@ -699,7 +703,7 @@ class DeltaTable(_RowWrites):
         from delta_orch.verbs.units import undo
 
         log, snapshot = self._target(options)
-        return undo(log, snapshot, unit=unit, run=run, options=options)
+        return undo(log, snapshot, self._quarantine_log, unit=unit, run=run, options=options)
 
     def clone(
         self,

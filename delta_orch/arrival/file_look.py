@@ -82,12 +82,21 @@ class NewFiles:
 
 def replaced_rows(batch: NewFiles, set_aside: pa.Table) -> Expression:
     """The rows of the files of a batch that could be read, by the column that names the file of each row."""
+    return _rows_of_files(batch, set_aside, Column((SOURCE_FILE, "path")))
+
+
+def quarantined_before(batch: NewFiles, set_aside: pa.Table) -> Expression:
+    """The rows of these files in a quarantine."""
+    return _rows_of_files(batch, set_aside, Column(("source_file",)))
+
+
+def _rows_of_files(batch: NewFiles, set_aside: pa.Table, column: Column) -> Expression:
     paths = one_chunk(batch.files["path"])
     is_read = pc.invert(pc.is_in(paths, value_set=one_chunk(set_aside["path"])))
     uris = pc.filter(batch.source.uris(batch.files), is_read).to_pylist()
     if not uris:
         return Literal(False, BOOLEAN)
-    return In(Column((SOURCE_FILE, "path")), tuple(Literal(uri, STRING) for uri in uris))
+    return In(column, tuple(Literal(uri, STRING) for uri in uris))
 
 
 def columns_from_files(snapshot: Snapshot | None, but: str | None = None) -> pa.Schema | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _FORMATS = ["json", "csv", "parquet", "avro", "orc", "text", "binary"]
 _RULES = {
     "fail": "A row that breaks it fails the load.",
+    "quarantine": "A row that breaks it goes to the table URI_quarantine.",
     "drop": "A row that breaks it is left out.",
     "warn": "A row that breaks it is counted.",
 }
@@ -105,6 +106,7 @@ def ingest(
         **out.attributes(result, "version commits num_files size_bytes num_rows"),
         "set_aside": result.set_aside.to_pylist(),
         "num_dropped": result.expected.num_dropped,
+        "num_quarantined": result.expected.num_quarantined,
         "broken_rules": result.expected.counts,
     }
     out.answer(report, _sentence(result), as_json=as_json)

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.arrival.file_look import FileLook, NewFiles, columns_from_files, recorded_files, replaced_rows
+from delta_orch.arrival.file_look import (
+    FileLook,
+    NewFiles,
+    columns_from_files,
+    quarantined_before,
+    recorded_files,
+    replaced_rows,
+)
 from delta_orch.arrival.loaded_files import LoadedFiles, cursor_id
 from delta_orch.errors import RedoNotPossibleError
 from delta_orch.pipeline.target_table import snapshot_or_none
@@ -127,6 +134,10 @@ class FileBatch:
             for _ in rows:
                 pass  # Read once more when the step asks: the old rows of a file that cannot be read stay.
         return replaced_rows(self.new_files, self.set_aside)
+
+    def quarantined_before(self) -> Expression:
+        """The rows of a quarantine that came from these files before. Raises as `rows`."""
+        return quarantined_before(self.new_files, self.set_aside)
 
     def write_record(self) -> None:
         """Write the record that the commit names. Raises as `LoadedFiles.write`."""

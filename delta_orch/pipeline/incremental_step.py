@@ -199,6 +199,7 @@ class IncrementalStep(Step):
             if not any(batch.ending_version < goals.get(name, -1) for name, batch in batches.items()):
                 break
         if not reports:
+            self._complete(work)
             version = self.table.version() if self.table.exists() else None
             if work.over is not None and work.over.outcome == "recovered":
                 return work.over
@@ -320,6 +321,7 @@ class IncrementalStep(Step):
         if work.over is not None and work.over.recovered is not None and self.attempt is not None:
             recorded = work.over.recovered
             if recorded.step is not None and recorded.step.write == "overwrite":
+                self._complete(work)
                 return work.over
             # The attempt that crashed had not refreshed.
             order = max(self.attempt.order, recorded.order)

@@ -1,14 +1,13 @@
 """`requeue`: rows that are fine now move from the quarantine to their table.
 
-The rows are marked first, in the quarantine. Then they are added to the table, the rows of each unit by a commit that
-belongs to the unit: a redo of the unit replaces them, too. Then they are deleted from the quarantine. After a crash
-the next call goes on with the rows that are marked, and the table takes them once, by a `txn` that names the mark.
+The rows of each unit are added to the table by a commit that belongs to the unit: a redo of the unit replaces them,
+too. The commit says that they leave the quarantine (`verbs.quarantine`). Of two calls at once one commits.
 """
 
 from __future__ import annotations
 
 import base64
-import uuid
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -21,20 +20,18 @@ import pyarrow as pa
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import ConcurrentTransactionError, TableNotFoundError
-from delta_orch.expressions.literal import literal
-from delta_orch.expressions.nodes import Column, Comparison, Expression, IsNull, Literal
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import conjunction
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.pipeline.target_table import snapshot_or_none
+from delta_orch.pipeline.target_table import publish_now, snapshot_or_none
 from delta_orch.pipeline.unit import recorded_order
 from delta_orch.protocol.arrow_building import schema_to_arrow
-from delta_orch.protocol.types import STRING
 from delta_orch.verbs.expect import Expectations
+from delta_orch.verbs.quarantine import complete_transfers, write_transfer
 from delta_orch.verbs.unit_records import LogWalk, RecordedUnit, StepRecord
 
-_PREFIX = "requeue:"
+_APP_ID = "requeue"
 _NUMBER = "_delta_orch_number"
 
 
@@ -74,62 +71,37 @@ def requeue(
 
     Raises:
         TableNotFoundError: There is no table, or no quarantine.
-        ConcurrentTransactionError: A unit is in the quarantine and not yet in the table: its step runs right now, or
-            has crashed. Run the step again first. The tables are as before this call.
-        ConflictError: Another writer changed the rows. Calling again is safe.
-        DeltaError: As `DeltaTable.append`, `update` and `delete`. Calling again is safe: rows that are marked move.
+        ConcurrentTransactionError: Another requeue moved rows at the same time, or a unit was done again. Units that
+            were moved before stay so. Calling again is safe.
+        DeltaError: As `DeltaTable.append`. The same holds.
     """
     rules = Expectations.of(expect)
     waiting = table.quarantine() if quarantine is None else quarantine
+    _complete(table, waiting)
     before = table.snapshot()
     if snapshot_or_none(waiting) is None:
         raise TableNotFoundError(
-            f"There is no quarantine at {waiting.uri}", remedy="A step with rules makes it", uri=waiting.uri
+            f"There is no quarantine at {waiting.uri}",
+            remedy="The first row that breaks a rule of a step makes it",
+            uri=waiting.uri,
         )
-    marks = waiting.snapshot().scan(["requeue"], where="requeue IS NOT NULL").to_arrow()
-    num_moved = sum(_move(table, waiting, mark, merge_keys) for mark in marks.column("requeue").unique().to_pylist())
-    _ensure_settled(before, waiting.snapshot())
-    selected = waiting.snapshot().scan(where=_selected(waiting.snapshot(), where)).to_arrow()
+    selected = waiting.snapshot().scan(where=where).to_arrow()
+    units = [unit for unit in selected["unit"].unique().to_pylist() if unit is not None]
+    orders, before = before.txn_versions(units), table.snapshot()
+    if orders != before.txn_versions(units):
+        raise _overtaken(table)
     fine = _fine(selected, before, rules)
-    if fine:
-        mark = uuid.uuid4().hex
-        ids = pa.table({"id": pa.array(fine, pa.string())})
-        merge = waiting.merge(ids, "target.id = source.id", engine="local")
-        merge.when_matched_update({"requeue": literal(mark)}, condition="target.requeue IS NULL").execute()
-        num_moved += _move(table, waiting, mark, merge_keys)
-    return RequeueResult(num_moved, selected.num_rows - len(fine))
+    rows = selected.filter(pa.compute.is_in(selected["id"], pa.array(fine, pa.string())))
+    try:
+        for unit in rows.column("unit").unique().to_pylist():
+            before = _move(table, before, waiting, rows, unit, merge_keys)
+    finally:
+        _complete(table, waiting)
+    return RequeueResult(len(fine), selected.num_rows - len(fine))
 
 
-def _selected(waiting: TableSnapshot, where: str | None) -> Expression:
-    unmarked = IsNull(Column(("requeue",)))
-    return unmarked if where is None else conjunction(unmarked, resolve_predicate(where, waiting.schema))
-
-
-def _ensure_settled(before: TableSnapshot, waiting: TableSnapshot) -> None:
-    """Check that every unit of the quarantine is in the table: the quarantine is committed first.
-
-    Raises ConcurrentTransactionError: One is not.
-    """
-    units = set(waiting.scan(["unit"]).to_arrow().column("unit").unique().to_pylist()) - {None}
-    recorded = waiting.txn_versions(sorted(units))
-    ahead = [
-        unit
-        for unit, order in recorded.items()
-        if order is not None and order >= 0 and (recorded_order(before, unit) or -1) < order
-    ]
-    for text in waiting.scan(["batch"]).to_arrow().column("batch").unique().to_pylist():
-        batch = {} if text is None else orjson.loads(text)
-        consumers = tuple(batch.get("consumers", ()))
-        if consumers and dict(before.txns.named(consumers)) == batch["read"]:
-            ahead.append(", ".join(consumers))
-    if ahead:
-        raise ConcurrentTransactionError(
-            f"{ahead[0]} has written to the quarantine, and not yet to {before.store.uri}",
-            cause="Its step is running, or has crashed between the two commits",
-            remedy="Run the step again, then requeue",
-            app_ids=ahead,
-            retryable=False,
-        )
+def _complete(table: DeltaTable, waiting: DeltaTable) -> None:
+    complete_transfers(table.log, table.snapshot, [waiting.log], lambda uri: table.quarantine(uri).log)
 
 
 def _fine(rows: pa.Table, before: TableSnapshot, rules: Expectations | None) -> list[str]:
@@ -148,36 +120,55 @@ def _fine(rows: pa.Table, before: TableSnapshot, rules: Expectations | None) -> 
     return ids
 
 
-def _move(table: DeltaTable, waiting: DeltaTable, mark: str, merge_keys: Sequence[str]) -> int:
-    """Add the rows with a mark to the table, where they are not yet, and take them out of the quarantine."""
-    is_marked = Comparison("=", Column(("requeue",)), Literal(mark, STRING))
-    rows = waiting.snapshot().scan(where=is_marked).to_arrow()
-    for unit in rows.column("unit").unique().to_pylist():
-        before = table.snapshot()
-        of_unit = rows.filter(pa.compute.equal(rows["unit"], unit) if unit else pa.compute.is_null(rows["unit"]))
-        _, parsed = _parsed(of_unit.column("row").to_pylist(), before)
-        user_metadata: str | None = None
-        txns = [TxnId(f"{_PREFIX}{mark}:{unit or ''}", 1)]
-        info: dict[str, object] = {"requeue": mark}
-        order = None if unit is None else recorded_order(before, unit)
-        if unit is not None and order is not None:
-            # The newest commit of a unit says how its step writes.
-            txns.append(TxnId(unit, order, follows=order, ordered=True, is_unit=True))
-            recorded = RecordedUnit(unit, order, LogWalk(table.log, before.version))
-            step = recorded.step or StepRecord("append")
-            column, user_metadata = step.unit_column, cast("str | None", recorded.commit_info.get("userMetadata"))
-            if column is not None:
-                filled = pa.array([unit] * parsed.num_rows, pa.string())
-                parsed = parsed.drop_columns([column] if column in parsed.column_names else [])
-                parsed = parsed.append_column(column, filled)
-            info["step"] = replace(step, adds_to=order).as_json()
-        options: CommitOptions = {"txn": txns, "commit_info": info, "user_metadata": user_metadata}
-        if merge_keys:
-            table.upsert(parsed, merge_keys, engine="local", **options)
-        else:
-            table.append(parsed, engine="local", **options)
-    waiting.delete(is_marked, engine="local")
-    return len(rows)
+def _move(
+    table: DeltaTable,
+    before: TableSnapshot,
+    waiting: DeltaTable,
+    rows: pa.Table,
+    unit: str | None,
+    merge_keys: Sequence[str],
+) -> TableSnapshot:
+    """Add the rows of a unit to the table. The commit says that they leave the quarantine. Returns the newest version.
+
+    Raises ConcurrentTransactionError: Another requeue has moved rows meanwhile, or the unit was done again.
+    """
+    of_unit = rows.filter(pa.compute.equal(rows["unit"], unit) if unit else pa.compute.is_null(rows["unit"]))
+    _, parsed = _parsed(of_unit.column("row").to_pylist(), before)
+    user_metadata: str | None = None
+    last = before.txn_version(_APP_ID)
+    txns = [TxnId(_APP_ID, max(time.time_ns() // 1000, (last or 0) + 1), follows=-1 if last is None else last)]
+    info: dict[str, object] = {}
+    order = None if unit is None else recorded_order(before, unit)
+    if unit is not None and order is not None:
+        # The newest commit of a unit says how its step writes.
+        txns.append(TxnId(unit, order, follows=order, ordered=True, is_unit=True))
+        recorded = RecordedUnit(unit, order, LogWalk(table.log, before.version))
+        step = recorded.step or StepRecord("append")
+        column, user_metadata = step.unit_column, cast("str | None", recorded.commit_info.get("userMetadata"))
+        if column is not None:
+            filled = pa.array([unit] * parsed.num_rows, pa.string())
+            parsed = parsed.drop_columns([column] if column in parsed.column_names else [])
+            parsed = parsed.append_column(column, filled)
+        info["step"] = replace(step, adds_to=order).as_json()
+    options: CommitOptions = {"txn": txns, "commit_info": info, "user_metadata": user_metadata, "stage": True}
+    if merge_keys:
+        result = table.upsert(parsed, merge_keys, engine="local", **options)
+    else:
+        result = table.append(parsed, engine="local", **options)
+    if result.staged is not None:
+        staged = table.staged(result.staged)
+        write_transfer(table.store, result.staged, staged.read_version, waiting.uri, ids=of_unit["id"])
+        result = publish_now(staged)
+    if result.skipped:
+        raise _overtaken(table)
+    return table.snapshot()
+
+
+def _overtaken(table: DeltaTable) -> ConcurrentTransactionError:
+    return ConcurrentTransactionError(
+        f"Another requeue, or a step, has changed the quarantine of {table.uri}",
+        remedy="Call it again: it moves what is left",
+    )
 
 
 def _parsed(texts: Sequence[str], before: TableSnapshot) -> tuple[list[int], pa.Table]:

@@ -14,8 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 from typing import Literal as OneOf
 
-import orjson
-
 from delta_orch.errors import (
     AuditFailedError,
     ConflictError,
@@ -34,8 +32,7 @@ from delta_orch.pipeline.target_table import first_upsert, fit_frame, may_follow
 from delta_orch.pipeline.unit import Attempt, OnRedo, Outcome, Unit
 from delta_orch.protocol.table_properties import OWNER
 from delta_orch.verbs.unit_files import REMEDY, UnitFiles, files_of_unit
-from delta_orch.verbs.unit_records import ADDING, REPLACING, LogWalk, RecordedUnit, StepRecord, run_of
-from delta_orch.verbs.units import unit_predicate
+from delta_orch.verbs.unit_records import ADDING, REPLACING, LogWalk, RecordedUnit, StepRecord, run_of, unit_predicate
 from delta_orch.writing.plan import UnitColumn
 
 if TYPE_CHECKING:
@@ -93,8 +90,7 @@ class Step:
             ends with a staged write (`StepReport.commit.staged`), for others to publish.
         audits: What must hold before the commit. The rows are staged, looked at, and published or not.
         guards: Whose rows stay in the table. The write is staged and published then.
-        expect: Rules for the rows, which are checked while they are written (`verbs.expect`). The quarantine is
-            committed before the table.
+        expect: Rules for the rows, which are checked while they are written (`verbs.expect`).
         quarantine: Where its rows go; None for `DeltaTable.quarantine`.
         owner: Who writes, for `table_owner`: a step with one replaces no rows of a table that belongs to another, and
             none that incremental steps wrote.
@@ -145,6 +141,7 @@ class Step:
         before = snapshot_or_none(self.table)
         work = self._judge(before)
         if work.over is not None:
+            self._complete(work)
             return work.over
         if before is not None and (done := self._in_the_way(before)) is not None:
             return done
@@ -161,7 +158,10 @@ class Step:
             TableExistsError: Mode `error` found data.
         """
         before = snapshot_or_none(self.table)
-        return self._judge(before).over or (None if before is None else self._in_the_way(before))
+        work = self._judge(before)
+        if work.over is not None:
+            self._complete(work)
+        return work.over or (None if before is None else self._in_the_way(before))
 
     def commit(self, verb: Callable[[CommitOptions], CommitResult]) -> StepReport:
         """As `run`, for a verb of the table that takes the options of the commit: `table.update(…, **options)`.
@@ -203,7 +203,7 @@ class Step:
         if self.options.get("stage") and self.expect.quarantines:
             raise InvalidRequestError(
                 f"{self.name} is staged, and has rules with the action 'quarantine'",
-                cause="The quarantine is committed right before the table, which somebody else publishes",
+                cause="Somebody else publishes it, and the quarantine follows the table",
                 remedy="Leave stage out, or use the actions 'fail', 'warn' and 'drop'",
             )
 
@@ -240,48 +240,48 @@ class Step:
         if self.expect is not None and self.expect.quarantines:
             quarantines.append(self.quarantine or self.table.quarantine())
         uris = {one.uri for one in quarantines}
-        for recorded in work.redone:
+        recovered = None if work.over is None else work.over.recovered
+        for recorded in work.redone if recovered is None else (recovered,):
             uri = None if recorded.step is None else recorded.step.quarantine
             if uri is not None and uri not in uris:
                 quarantines.append(self.table.quarantine(uri))
                 uris.add(uri)
         return quarantines
 
-    def _write_quarantines(
-        self, checked: CheckedRows | None, before: TableSnapshot | None, work: Work
-    ) -> list[Callable[[], None]]:
-        """Commit what goes to quarantines. Returns what puts rows back (`write_quarantine`)."""
-        from delta_orch.verbs.expect import write_quarantine
+    def _write_transfers(
+        self, checked: CheckedRows | None, commit: str, before: TableSnapshot | None, work: Work
+    ) -> None:
+        """Write what a commit puts into quarantines and takes out of them (`verbs.quarantine`)."""
+        from delta_orch.expressions.tree import any_of
+        from delta_orch.verbs.quarantine import write_transfer
 
-        batch: dict[str, object] | None = None
-        if work.cursors:
-            # Whoever writes from here on writes the same rows again, if this attempt dies before it has moved them.
-            read = {} if before is None else before.txns.named(work.consumers)
-            batch = {"consumers": work.consumers, "read": read}
-        elif work.adds_to is not None:
-            batch = {"order": work.txns[0].version}
-        txns = [txn for txn in work.txns if txn.follows is not None]
-        replaced = work.taken_back
-        if replaced is not None and not txns:
-            replaced = (*replaced, *(cursor.app_id for cursor in work.cursors))
-        recorded = {} if before is None else before.txn_versions([txn.app_id for txn in txns])
-        is_own = self.expect is not None and self.expect.quarantines
-        return [
-            write_quarantine(
-                quarantine.log,
-                partial(snapshot_or_none, quarantine),
-                checked if is_own and number == 0 else None,
-                txns,
-                run=None if self.attempt is None else self.attempt.run_id,
-                batch=None if batch is None else orjson.dumps(batch, option=orjson.OPT_SORT_KEYS).decode(),
-                adds=work.adds_to is not None,
-                replaced=replaced or (),
-                in_table=(lambda units: {}) if before is None else before.txn_versions,
-                undone=[name for name, order in recorded.items() if order is not None and order < 0],
-                user_metadata=self.options.get("user_metadata"),
-            )
-            for number, quarantine in enumerate(self._quarantines(work))
-        ]
+        names = [txn.app_id for txn in work.txns if txn.follows is not None]
+        gone = [unit_predicate("unit", names)] if work.redone else []
+        if work.taken_back is not None:
+            names = names or [cursor.app_id for cursor in work.cursors]
+            gone = [unit_predicate("unit", [*names, *work.taken_back])]
+        gone += [batch.quarantined_before() for batch in work.file_batches if batch.new_files.replaces]
+        where = any_of(gone) if gone else None
+        run = None if self.attempt is None else self.attempt.run_id
+        version = None if before is None else before.version
+        for number, quarantine in enumerate(self._quarantines(work)):
+            is_own = checked is not None and self.expect is not None and self.expect.quarantines and number == 0
+            rows = checked.quarantined(run) if is_own and checked is not None else ()
+            write_transfer(self.table.store, commit, version, quarantine.uri, rows, where=where)
+
+    def _complete(self, work: Work) -> None:
+        """Bring the quarantines to what the table has. Whoever comes next does, if this process dies before."""
+        quarantines = self._quarantines(work)
+        if not quarantines:
+            return
+        from delta_orch.verbs.quarantine import complete_transfers
+
+        complete_transfers(
+            self.table.log,
+            partial(snapshot_or_none, self.table),
+            [quarantine.log for quarantine in quarantines],
+            lambda uri: self.table.quarantine(uri).log,
+        )
 
     def _replaced_partitions(self, before: TableSnapshot | None) -> tuple[str, ...]:
         """The columns of the partitions that `overwrite_partitions` replaces. Raises InvalidRequestError: None."""
@@ -483,10 +483,15 @@ class Step:
 
     def _options(self, before: TableSnapshot | None, work: Work) -> WriteOptions:
         """What the commit says, and what a table is to be that it creates."""
-        options: WriteOptions = {**self.options, "txn": (*self.fences, *work.cursors, *work.txns)}
+        txns = (*self.fences, *work.cursors, *work.txns)
+        if not txns and self.expect is not None and self.expect.quarantines:
+            # There is a commit also where all rows go to the quarantine, which follows it.
+            txns = (TxnId("quarantine", 0, ordered=True),)
+        options: WriteOptions = {**self.options, "txn": txns}
         if self.attempt is not None or work.inputs:
-            own = self._quarantines(replace(work, redone=()))
-            record = StepRecord(self.mode, self.unit_column, work.adds_to, work.inputs, own[0].uri if own else None)
+            quarantines = self._quarantines(work)
+            where = quarantines[0].uri if quarantines else None
+            record = StepRecord(self.mode, self.unit_column, work.adds_to, work.inputs, where)
             options["commit_info"] = {**(self.options.get("commit_info") or {}), "step": record.as_json()}
         if before is None and self.owner is not None and (self._replaces or self.owner == OPS):
             options["properties"] = {**(options.get("properties") or {}), OWNER: self.owner}
@@ -514,25 +519,19 @@ class Step:
             with self._checked(data, before, work) as checked:
                 result = self._write(data, before, work, checked, is_looked_at=bool(guards))
                 expected = None if checked is None else checked.ended()
-
-                def quarantine() -> list[Callable[[], None]]:
-                    return self._write_quarantines(checked, before, work)
-
                 if result.staged is not None:
                     staged = self.table.staged(result.staged)
-                    result, findings = self._publish(result, staged, work, guards, expected, quarantine)
-                elif not result.skipped_txns:
-                    quarantine()
+                    transfer = partial(self._write_transfers, checked, result.staged, before, work)
+                    result, findings = self._publish(result, staged, work, guards, expected, transfer)
         except ConflictError:
-            # Without a unit, rows would go to the quarantine a second time.
-            is_once = self.expect is not None and self.attempt is None
-            if before is not None or is_once or not may_follow(table, data):
+            if before is not None or not may_follow(table, data):
                 raise
             # Another writer has created the table meanwhile.
             again = self._judge(snapshot_or_none(table))
             return again.over or self._commit(
                 data, replace(work, txns=again.txns, redone=again.redone, adds_to=again.adds_to)
             )
+        self._complete(work)
         report = self._reported(result, work)
         if self.owner is not None and self._replaces and before is not None and report.version is not None:
             claim(table, before, self.owner, self.options.get("properties") or {})
@@ -652,9 +651,9 @@ class Step:
         work: Work,
         guards: Collection[RowGuard],
         expected: ExpectationReport | None,
-        quarantine: Callable[[], list[Callable[[], None]]],
+        write_transfers: Callable[[], None],
     ) -> tuple[CommitResult, tuple[AuditFinding, ...]]:
-        """Look at what was staged, commit the quarantine, and publish it."""
+        """Look at what was staged, and publish it."""
         for batch in work.file_batches:
             if batch.may_set_aside:
                 batch.write_record()
@@ -663,6 +662,7 @@ class Step:
             self._ensure_rows(result, work)
         ensure_rows_stay(self.table, staged, self.where, guards)
         findings = self._audit(staged) if self.audits else ()
+        write_transfers()
         if self.options.get("stage"):
             return result, findings
         # What holds for the whole table must hold beside the commits of others, too. A snapshot ends the keys that it
@@ -672,11 +672,7 @@ class Step:
         is_of_table = self._is_snapshot or any(
             a.unique or a.look or (a.min_rows is not None and self._only is None) for a in self.audits
         )
-        put_back = quarantine()
-        published = replace(publish_now(staged, if_unchanged=is_of_table), measured=result.measured)
-        for put in put_back if published.skipped else ():
-            put()
-        return published, findings
+        return replace(publish_now(staged, if_unchanged=is_of_table), measured=result.measured), findings
 
     def _ensure_rows(self, result: CommitResult, work: Work) -> None:
         """A redo without rows would only take rows away."""

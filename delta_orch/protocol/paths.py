@@ -24,6 +24,8 @@ STAGED_DIRECTORY = "_delta_orch/staged"
 """Where writes wait that are staged and not published. Hidden from every client; vacuum clears it."""
 LOADED_DIRECTORY = "_delta_orch/loaded"
 """The records of files that were loaded (`arrival.loaded_files`). Hidden from every client."""
+TRANSFERS_DIRECTORY = "_delta_orch/quarantine"
+"""What commits put into a quarantine and take out of it (`verbs.quarantine`). Hidden from every client."""
 LAST_CHECKPOINT_PATH = f"{LOG_DIRECTORY}/_last_checkpoint"
 
 

@@ -3,9 +3,7 @@
 The engine evaluates the source and the rules once, while the rows are written (`Engine.divided`). Each row goes to the
 table, to its quarantine or nowhere, also where the source gives other rows each time.
 
-A quarantine is an ordinary table with `QUARANTINE_SCHEMA`. It is committed first, then the table: `write_quarantine`
-puts the rows of a unit in the place of those that an earlier attempt left there, whether or not that one has committed
-to the table, too.
+A quarantine is an ordinary table with `QUARANTINE_SCHEMA`. How rows come there tells `verbs.quarantine`.
 """
 
 from __future__ import annotations
@@ -13,11 +11,10 @@ from __future__ import annotations
 import base64
 import math
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 from typing import Literal as OneOf
@@ -29,30 +26,22 @@ import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked_constructor
 from delta_orch.engines.base import ComputedColumn, Division, as_they_are
 from delta_orch.errors import (
-    ConcurrentTransactionError,
-    ConflictError,
     ConstraintViolationError,
     ExpectationFailedError,
     InvalidRequestError,
 )
 from delta_orch.expressions.column_names import free_name
-from delta_orch.expressions.nodes import And, Column, Comparison, Expression, Literal
+from delta_orch.expressions.nodes import Expression, Literal
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_predicate
-from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.expressions.tree import any_of, is_not_true
-from delta_orch.log.files.txn import TxnId
+from delta_orch.expressions.tree import is_not_true
 from delta_orch.protocol.arrow_building import python_rows
 from delta_orch.protocol.types import STRING
 from delta_orch.redaction import public
-from delta_orch.verbs.unit_records import LogWalk, StepRecord
 from delta_orch.writing.plan import UnitColumn
 
 if TYPE_CHECKING:
     from delta_orch.engines.base import Divided, Engine, Relation
-    from delta_orch.log.read.snapshot import Snapshot
-    from delta_orch.log.read.table_log import TableLog
-    from delta_orch.writing.target import WriteOptions
 
 Action = OneOf["quarantine", "fail", "warn", "drop"]
 ACTIONS: tuple[Action, ...] = ("quarantine", "fail", "warn", "drop")
@@ -61,7 +50,6 @@ MOST_SHOWN = 20
 SUFFIX = "_quarantine"
 BROKEN_ROWS = "numBrokenRows."
 """What the metric of a rule begins with; its name follows."""
-_ATTEMPTS = 5
 
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -71,17 +59,13 @@ QUARANTINE_SCHEMA = pa.schema(
         ("source_file", pa.string()),
         ("unit", pa.string()),
         ("run", pa.string()),
-        ("batch", pa.string()),
-        ("requeue", pa.string()),
         ("quarantined_at", pa.timestamp("us", "UTC")),
     ]
 )
 """The columns of a quarantine, whatever the columns of the table are.
 
 `id`: of the row, unique. `rules`: the names of all rules that the row breaks. `row`: the row as JSON, see `row_texts`.
-`source_file`: the row's column of this name, or its field `path`. `unit`, `run`: who wrote it. `batch`: which part of
-the unit's work it belongs to, where the unit is written in several commits. `requeue`: the requeue that is about to
-move the row.
+`source_file`: the row's column of this name, or its field `path`. `unit`, `run`: who wrote it.
 """
 
 
@@ -275,23 +259,17 @@ class CheckedRows:
         broken = {f"{BROKEN_ROWS}{name}": count for name, count in report.counts.items()}
         return {"numQuarantinedRows": report.num_quarantined, "numDroppedRows": report.num_dropped, **broken}
 
-    def quarantined(self, run: str | None, batch: str | None) -> pa.RecordBatchReader:
+    def quarantined(self, run: str | None) -> Iterator[pa.RecordBatch]:
         """The rows of the quarantine (`QUARANTINE_SCHEMA`), anew with each call.
 
         Raises ConstraintViolationError: A row belongs to none of several units.
         """
         now = datetime.now().astimezone()
+        columns = [*as_they_are([*self._columns, *self._flags.values()]), self._unit]
+        for rows in self._engine.to_reader(self._engine.project(self._divided.aside(), columns)):
+            yield self._as_quarantined(rows, run, now)
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            columns = [*as_they_are([*self._columns, *self._flags.values()]), self._unit]
-            for rows in self._engine.to_reader(self._engine.project(self._divided.aside(), columns)):
-                yield self._as_quarantined(rows, run, batch, now)
-
-        return pa.RecordBatchReader.from_batches(QUARANTINE_SCHEMA, batches())
-
-    def _as_quarantined(
-        self, rows: pa.RecordBatch, run: str | None, batch: str | None, now: datetime
-    ) -> pa.RecordBatch:
+    def _as_quarantined(self, rows: pa.RecordBatch, run: str | None, now: datetime) -> pa.RecordBatch:
         # Python sees the rows of the quarantine alone.
         count = rows.num_rows
         units = rows.column(self._unit.name)
@@ -317,8 +295,6 @@ class CheckedRows:
             "source_file": files,
             "unit": units,
             "run": pa.repeat(pa.scalar(run, pa.string()), count),
-            "batch": pa.repeat(pa.scalar(batch, pa.string()), count),
-            "requeue": pa.nulls(count, pa.string()),
             "quarantined_at": pa.repeat(pa.scalar(now, QUARANTINE_SCHEMA.field("quarantined_at").type), count),
         }
         return pa.RecordBatch.from_pydict(columns, QUARANTINE_SCHEMA)
@@ -414,155 +390,3 @@ def ensure_expected(expectations: Expectations, report: ExpectationReport) -> No
         remedy=remedy,
         report=report,
     )
-
-
-def write_quarantine(
-    log: TableLog,
-    before: Callable[[], Snapshot | None],
-    checked: CheckedRows | None,
-    txns: Sequence[TxnId],
-    *,
-    run: str | None = None,
-    batch: str | None = None,
-    adds: bool = False,
-    replaced: Sequence[str] = (),
-    undone: Sequence[str] = (),
-    in_table: Callable[[Sequence[str]], Mapping[str, int | None]] = lambda _: {},
-    user_metadata: str | None = None,
-) -> Callable[[], None]:
-    """Commit the rows of the quarantine, in the place of those that earlier attempts at the same work left there. The
-    commit records the units, so a late attempt changes nothing. It is made without rows, too: a redo empties.
-
-    Args:
-        before: Gives the newest version of the quarantine, None where there is none.
-        checked: None for no rows: only those of earlier attempts leave.
-        txns: The units, as the table is about to record them. Without any, rows are added where there are some.
-        run: The orchestrator's id of the run.
-        batch: What tells this part of the unit's work from others, also after a crash. Rows of the same part are
-            replaced.
-        adds: Leave other rows of the units, those of earlier batches.
-        replaced: Further units whose rows leave.
-        undone: Units that the table has taken back, whatever the quarantine says of them.
-        in_table: The order that the table has recorded for each of some units.
-
-    Returns: What puts the rows back that left, unless a later attempt has put others there. To be called where the
-        table turns out to hold the rows of another process, which made the same attempt at the same time.
-
-    Raises:
-        ConcurrentTransactionError: A later attempt at a unit has committed here; or another unit has put rows of the
-            same batch here, and has not committed to the table. Nothing was committed.
-        ConstraintViolationError: A row belongs to none of the units. Nothing was committed.
-        DeltaError: As `DeltaTable.overwrite`.
-    """
-    from delta_orch.verbs.append import append
-    from delta_orch.verbs.overwrite import overwrite
-    from delta_orch.verbs.units import undo, unit_predicate
-
-    report = None if checked is None else checked.ended()
-    if checked is not None and (report is None or (not (txns or batch) and not report.num_quarantined)):
-        return _nothing
-    places: list[Expression] = []
-    names = [txn.app_id for txn in txns]
-    if (names or replaced) and not adds:
-        places.append(unit_predicate("unit", [*names, *replaced]))
-    if batch is not None:
-        places.append(Comparison("=", Column(("batch",)), Literal(batch, STRING)))
-    for attempt in range(1, _ATTEMPTS + 1):
-        snapshot = before()
-        if checked is None and (snapshot is None or not places):
-            return _nothing
-        for name in undone:
-            order = None if snapshot is None else snapshot.txn_version(name)
-            if snapshot is not None and order is not None and order >= 0:
-                undo(log, snapshot, unit=name, run=None, options={})
-                snapshot = before()
-        if snapshot is not None and batch is not None and names:
-            _ensure_no_other_unit(log, snapshot, places[-1], {*names, *replaced}, in_table)
-        options: WriteOptions = {
-            "txn": tuple(_following(txn, snapshot) for txn in txns),
-            "commit_info": {"step": StepRecord("append", "unit").as_json()} if txns else None,
-            "user_metadata": user_metadata,
-        }
-        rows = QUARANTINE_SCHEMA.empty_table() if checked is None else checked.quarantined(run, batch)
-        try:
-            if snapshot is None or not places:
-                append(log, snapshot, rows, None, "local", options)
-                return _nothing
-            where = any_of(places)
-            made = overwrite(log, snapshot, rows, where, "static", None, "local", options)
-            return partial(_put_back, log, before, snapshot, made.version, where, names)
-        except ConflictError as e:
-            # Other units write here at the same time, or have just made the table.
-            if attempt == _ATTEMPTS or isinstance(e, ConcurrentTransactionError):
-                raise
-    raise AssertionError("unreachable")
-
-
-def _ensure_no_other_unit(
-    log: TableLog,
-    snapshot: Snapshot,
-    of_batch: Expression,
-    own: Collection[str],
-    in_table: Callable[[Sequence[str]], Mapping[str, int | None]],
-) -> None:
-    """Check that no run that reads the same changes waits to commit to the table: neither may replace the rows of the
-    other. Those of a unit that the table has taken back are replaced."""
-    from delta_orch.scan.scan import Scan
-
-    units = set(Scan(snapshot, ["unit"], of_batch).to_arrow()["unit"].unique().to_pylist()) - {None, *own}
-    orders = in_table(sorted(units))
-    for unit in sorted(units):
-        order = orders.get(unit)
-        if order is None or order >= 0:
-            uri = log.store.uri
-            raise ConcurrentTransactionError(
-                f"The run of {unit} has put rows of the same changes into the quarantine {uri}",
-                cause="It is running, or it was killed before it committed to the table",
-                remedy="Run this step again when that run has ended. If it was killed, run it again first. Or give it "
-                f"up: DeltaTable({uri!r}).delete({to_spark_sql(_rows_of(unit, of_batch))!r})",
-                app_ids=[unit],
-            )
-
-
-def _rows_of(unit: str, of_batch: Expression) -> Expression:
-    return And((Comparison("=", Column(("unit",)), Literal(unit, STRING)), of_batch))
-
-
-def _nothing() -> None:
-    """There is nothing to put back."""
-
-
-def _put_back(
-    log: TableLog,
-    newest: Callable[[], Snapshot | None],
-    was: Snapshot,
-    version: int | None,
-    where: Expression,
-    units: Sequence[str],
-) -> None:
-    from delta_orch.scan.scan import Scan
-    from delta_orch.verbs.overwrite import overwrite
-
-    now = newest()
-    assert now is not None
-    commits = [LogWalk(log, now.version).find(unit) for unit in units]
-    if {None if commit is None else commit.version for commit in commits} - {version} or (
-        not units and now.version != version
-    ):
-        return
-    overwrite(
-        log, now, Scan(was, None, where).to_arrow(), where, "static", None, "local", {"read_version": now.version}
-    )
-
-
-def _following(txn: TxnId, snapshot: Snapshot | None) -> TxnId:
-    recorded = None if snapshot is None else snapshot.txn_version(txn.app_id)
-    if recorded is not None and recorded > txn.version:
-        raise ConcurrentTransactionError(
-            f"A later attempt at {txn.app_id} has written to the quarantine",
-            cause=f"It has the order {recorded}, and this one {txn.version}",
-            remedy="Run the step again: it will start from what is recorded now",
-            app_ids=[txn.app_id],
-        )
-    # The same order may be recorded again: an attempt that crashed before it committed to the table.
-    return TxnId(txn.app_id, txn.version, follows=-1 if recorded is None else recorded, ordered=True, is_unit=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from delta_orch.arrival.file_look import FileLook, NewFiles, columns_from_files, replaced_rows
+from delta_orch.arrival.file_look import FileLook, NewFiles, columns_from_files, quarantined_before, replaced_rows
 from delta_orch.arrival.file_source import FileSource
 from delta_orch.arrival.read_files import SET_ASIDE_SCHEMA, read_files
 from delta_orch.engines.base import Engine
@@ -24,6 +24,7 @@ from delta_orch.log.write.staging import write_metrics
 from delta_orch.table.schema_evolution import SchemaMode
 from delta_orch.verbs.expect import CheckedRows, ExpectationReport, Expectations, checked_rows
 from delta_orch.verbs.overwrite import replace_rows
+from delta_orch.verbs.quarantine import complete_transfers, write_transfer
 from delta_orch.writing.plan import Source, Write, WritePlan, run_plan
 from delta_orch.writing.target import WriteOptions
 
@@ -80,6 +81,7 @@ def ingest(
     engine: EngineChoice,
     max_commits: int | None,
     expect: Mapping[str, object] | None,
+    open_quarantine: Callable[[str | None], TableLog],
     options: WriteOptions,
 ) -> IngestResult:
     """Load the files that are new, in commits of at most `max_files` and `max_bytes`. See `DeltaTable.ingest`.
@@ -90,6 +92,7 @@ def ingest(
     Args:
         advance: Gives the newest version of the table; None where there is none.
         max_commits: The most commits; None loads everything that the listing has.
+        open_quarantine: The log of a quarantine by its location; None for the one beside the table.
     """
     if refused := [name for name in _PER_COMMIT if options.get(name)]:
         raise InvalidRequestError(
@@ -99,7 +102,8 @@ def ingest(
         )
     if max_commits is not None and max_commits < 1:
         raise InvalidRequestError(f"max_commits={max_commits} is below 1", remedy="Pass at least 1, or None")
-    rules = _rules_of(expect)
+    rules = Expectations.of(expect)
+    waiting = open_quarantine(None) if rules is not None and rules.quarantines else None
     look, reader, snapshot, losses = FileLook(source, log), select_engine(None, engine), advance(), 0
     result = IngestResult(None if snapshot is None else snapshot.version)
     while max_commits is None or len(result.commits) < max_commits:
@@ -109,7 +113,7 @@ def ingest(
         rows = read_files(source, batch.files, columns_from_files(snapshot), engine=reader)
         lost: ConflictError | None = None
         try:
-            commit, expected = _load(log, snapshot, batch, rows, reader, rules, options)
+            commit, expected = _load(log, snapshot, batch, rows, reader, rules, waiting, options)
         except ConflictError as e:
             lost = e
         if lost is None and not commit.skipped:
@@ -121,20 +125,11 @@ def ingest(
             if losses == _MOST_LOSSES and lost is not None:
                 raise lost
         snapshot = advance()
+        if waiting is not None:
+            complete_transfers(log, advance, [waiting], open_quarantine)
+    if waiting is not None and not result.commits:
+        complete_transfers(log, advance, [waiting], open_quarantine)
     return result
-
-
-def _rules_of(expect: Mapping[str, object] | None) -> Expectations | None:
-    """Raises InvalidRequestError: A rule puts rows into a quarantine. Otherwise as `Expectations.of`."""
-    rules = Expectations.of(expect)
-    if rules is None or not rules.quarantines:
-        return rules
-    name = next(name for name, rule in rules.rules.items() if rule.action == "quarantine")
-    raise InvalidRequestError(
-        f"ingest has the rule {name!r} with the action 'quarantine'",
-        cause="Its commits belong to no unit: two loaders of the same files could quarantine a row twice, or lose it",
-        remedy="Load the files in a step of Airflow or Dagster, or use the actions 'fail', 'drop' and 'warn'",
-    )
 
 
 @contextmanager
@@ -156,6 +151,7 @@ def _load(
     rows: FileRows,
     engine: Engine,
     rules: Expectations | None,
+    waiting: TableLog | None,
     options: WriteOptions,
 ) -> tuple[CommitResult, ExpectationReport]:
     where, data = None, rows.batches
@@ -165,8 +161,13 @@ def _load(
         where = replaced_rows(batch, rows.set_aside)
 
     def change(write: Write) -> dict[str, int]:
-        metrics = write_metrics(write.insert()) if where is None else replace_rows(write, where, ())
+        metrics = write_metrics(write.insert()) if where is None else replace_rows(write, where)
         batch.write_record(rows.set_aside)
+        if waiting is not None and checked is not None and checked.ended() is not None:
+            gone = quarantined_before(batch, rows.set_aside) if batch.replaces else None
+            version = None if snapshot is None else snapshot.version
+            bad = checked.quarantined(None)
+            write_transfer(log.store, write.transaction.txn_id, version, waiting.store.address, bad, where=gone)
         return metrics
 
     mode = SchemaMode.MERGE if batch.source.schema_mode != "fail" and snapshot is not None else None

@@ -109,7 +109,15 @@ def overwrite(
     return run_plan(log, snapshot, WritePlan("WRITE", parameters, change, options, source, engine, within=within))
 
 
-def replace_rows(write: Write, replace_where: str | Expression | None, units: Collection[str]) -> dict[str, int]:
+def replace_rows(
+    write: Write, replace_where: str | Expression | None, units: Collection[str] = (), *, takes_others: bool = False
+) -> dict[str, int]:
+    """Stage the rows of the write in the place of those that a predicate selects.
+
+    Args:
+        units: As of `overwrite`.
+        takes_others: New rows need not satisfy the predicate.
+    """
     selected = write.select(replace_where, units)
     write.transaction.note_predicate(replace_where)
     change_type = None
@@ -118,7 +126,7 @@ def replace_rows(write: Write, replace_where: str | Expression | None, units: Co
         # Without rows to rewrite, the files added and removed tell the changes on their own.
         change_type = INSERT if selected.partial.num_rows else None
     checks = []
-    if replace_where is not None:
+    if replace_where is not None and not takes_others:
         checks.append(RowCheck("replace_where", resolve_predicate(replace_where, write.target.schema)))
     adds = pa.concat_tables([write.insert(checks, change_type=change_type), write.keep(selected)])
     if write.snapshot is None:

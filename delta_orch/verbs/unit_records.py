@@ -6,12 +6,14 @@ were written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal
 from delta_orch.log.files.commit_reader import Commit, user_metadata_of
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.protocol.types import STRING
 
 ADDING, REPLACING = ("append", "error", "ignore"), ("overwrite", "overwrite_partitions", "overwrite_changed")
 
@@ -27,7 +29,7 @@ class StepRecord:
             there was no earlier commit.
         inputs: The tables that were read: `table` (its URI), `table_id`, `consumer`, `starting_version` (None for a
             snapshot) and `ending_version`.
-        quarantine: Where the rows went that broke a rule (`verbs.expect`); None for a step without such rules.
+        quarantine: Where rows of the unit went that broke a rule (`verbs.quarantine`); None where none can have.
     """
 
     write: str
@@ -140,3 +142,9 @@ def run_of(commit_info: Mapping[str, object] | None) -> str | None:
     """The id of the orchestrator's run that made a commit."""
     run_id = user_metadata_of(commit_info).get("run_id")
     return str(run_id) if run_id else None
+
+
+def unit_predicate(column: str, units: Sequence[str]) -> Expression:
+    """The rows of units, where a column names them."""
+    names = tuple(Literal(unit, STRING) for unit in units)
+    return Comparison("=", Column((column,)), names[0]) if len(names) == 1 else In(Column((column,)), names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import orjson
@@ -11,7 +11,6 @@ import pyarrow as pa
 from delta_orch.arrival.file_look import forget_files
 from delta_orch.arrival.loaded_files import CURSOR_PREFIX
 from delta_orch.errors import InvalidRequestError, RedoNotPossibleError
-from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal
 from delta_orch.expressions.tree import any_of
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.effect import effect_of
@@ -22,9 +21,9 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.log.write.staging import write_metrics
-from delta_orch.protocol.types import STRING
+from delta_orch.verbs.quarantine import complete_transfers
 from delta_orch.verbs.unit_files import UnitFiles, files_of_unit
-from delta_orch.verbs.unit_records import ADDING, REPLACING, LogWalk, StepRecord, run_of
+from delta_orch.verbs.unit_records import ADDING, REPLACING, LogWalk, StepRecord, run_of, unit_predicate
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 
 _INPUT = pa.struct([("table", pa.string()), ("starting_version", pa.int64()), ("ending_version", pa.int64())])
@@ -111,8 +110,20 @@ class UndoResult(CommitResult):
         return 0 if self.effect is None else self.effect.rows_removed or 0
 
 
-def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None, options: CommitOptions) -> UndoResult:
-    """See `DeltaTable.undo`."""
+def undo(
+    log: TableLog,
+    snapshot: Snapshot,
+    open_quarantine: Callable[[str], TableLog],
+    *,
+    unit: str | None,
+    run: str | None,
+    options: CommitOptions,
+) -> UndoResult:
+    """See `DeltaTable.undo`.
+
+    Args:
+        open_quarantine: The log of a quarantine, by its location.
+    """
     if (unit is None) == (run is None):
         raise InvalidRequestError("undo takes unit or run", remedy="Give one of them")
     names = (unit,) if unit is not None else _units_of_run(log, snapshot, str(run))
@@ -156,6 +167,10 @@ def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None
         return write_metrics(pa.concat_tables(kept), gone)
 
     result = run_plan(log, snapshot, WritePlan("UNDO", {"units": orjson.dumps(list(names)).decode()}, change, options))
+    quarantines = {one.record.quarantine for one in undone} - {None}
+    if quarantines and not options.get("dry_run"):
+        opened = [open_quarantine(uri) for uri in quarantines if uri is not None]
+        complete_transfers(log, lambda: log.advance(snapshot), opened, open_quarantine)
     return UndoResult(**{one.name: getattr(result, one.name) for one in fields(result)}, units=tuple(names))
 
 
@@ -187,12 +202,6 @@ class _Undone:
         if record.unit_column is None:
             located.ensure_exact(uri)
         return cls(located, record)
-
-
-def unit_predicate(column: str, units: Sequence[str]) -> Expression:
-    """The rows of units, where a column names them."""
-    names = tuple(Literal(unit, STRING) for unit in units)
-    return Comparison("=", Column((column,)), names[0]) if len(names) == 1 else In(Column((column,)), names)
 
 
 def _cursors_before(snapshot: Snapshot, one: _Undone, loaded: dict[str, list[int]]) -> dict[str, int]:

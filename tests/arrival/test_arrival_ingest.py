@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from delta_orch import DeltaTable, Expect, FileSource
+from delta_orch import DeltaTable, Expect, FileSource, requeue
 from delta_orch.errors import (
     ColumnNotFoundError,
     ConcurrentTransactionError,
@@ -22,6 +23,7 @@ from delta_orch.errors import (
     UnreadableFileError,
 )
 from delta_orch.testing import Moment, open_table
+from delta_orch.verbs.expect import Action
 from tests.arrival.landing import Landing, ids_of
 from tests.harness.fault_store import FaultStore
 
@@ -408,9 +410,32 @@ def test_rules_where_files_are_replaced_set_aside_and_rescued(landing: Landing, 
     assert (result.expected.num_dropped, result.set_aside["path"].to_pylist()) == (1, ["d.json"])
 
 
-def test_two_loaders_with_rules(landing: Landing, table: DeltaTable) -> None:
+def bad_ids_of(table: DeltaTable) -> list[int]:
+    found = DeltaTable(f"{table.uri}_quarantine").snapshot().scan(["row"]).to_arrow()["row"].to_pylist()
+    return sorted(json.loads(row)["id"] for row in found)
+
+
+def test_bad_rows_of_a_file_are_in_the_quarantine_as_long_as_the_file_says_so(
+    landing: Landing, table: DeltaTable
+) -> None:
+    source = landing.source(on_changed="replace", source_file=True, max_files=1)
+    expect = {"id is even": Expect("id % 2 = 0")}
+    result = table.ingest(source, expect=expect)
+    assert (ids_of(table), bad_ids_of(table), result.expected.num_quarantined) == ([2], [1, 3], 2)
+    assert table.ingest(source, expect=expect).commits == ()
+    landing.put("a.json", 4, 5)
+    landing.put("c.json", 7)
+    table.ingest(source, expect=expect)
+    assert (ids_of(table), bad_ids_of(table)) == ([4], [3, 5, 7])
+    assert requeue(table, {"id": Expect("id > 5")}).num_moved == 1
+    table.ingest(source, expect=expect)
+    assert (ids_of(table), bad_ids_of(table)) == ([4, 7], [3, 5])
+
+
+@pytest.mark.parametrize("action", ["drop", "quarantine"])
+def test_two_loaders_with_rules(landing: Landing, table: DeltaTable, action: Action) -> None:
     store = FaultStore(table.store)
-    expect = {"id is odd": Expect("id % 2 = 1", "drop")}
+    expect = {"id is odd": Expect("id % 2 = 1", action)}
 
     def load(call: object) -> None:
         DeltaTable(table.uri).ingest(landing.source(max_files=1), max_commits=1, expect=expect)
@@ -420,9 +445,13 @@ def test_two_loaders_with_rules(landing: Landing, table: DeltaTable) -> None:
     assert ids_of(table) == [1, 3]
     # Of the file that the other one has loaded, nothing is counted here.
     assert (result.num_files, result.expected.num_rows) == (1, 1)
+    if action == "quarantine":
+        assert bad_ids_of(table) == [2]
 
 
-@pytest.mark.parametrize("expect", [{"r": Expect("id > 0")}, {"r": "id > 0"}, {"r": Expect("nope > 0", "warn")}])
+@pytest.mark.parametrize(
+    "expect", [{"r": Expect("id > 0", "quarantine"), "s": 1}, {"r": "id > 0"}, {"r": Expect("nope > 0", "warn")}]
+)
 def test_rules_that_ingest_does_not_take(landing: Landing, table: DeltaTable, expect: dict[str, object]) -> None:
     with pytest.raises((InvalidRequestError, ColumnNotFoundError)):
         table.ingest(landing.source(), expect=expect)

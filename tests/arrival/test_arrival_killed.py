@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -36,7 +37,13 @@ def dying(path: Path, number: int, when: When) -> DeltaTable:
     return open_table(store)
 
 
-RULES = {"id is positive": Expect("id >= 0", "drop")}
+RULES = {"id is positive": Expect("id >= 0")}
+
+
+def bad_ids_of(path: Path) -> list[int]:
+    table = DeltaTable(path).quarantine()
+    found = table.snapshot().scan(["row"]).to_arrow()["row"].to_pylist() if table.exists() else []
+    return sorted(json.loads(row)["id"] for row in found)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +86,7 @@ def test_a_loader_that_dies_at_any_call_loads_each_file_once(tmp_path: Path, cas
         seen.add(len(found))
         DeltaTable(path).ingest(source, expect=RULES)
         assert ids_of(path) == after
+        assert bad_ids_of(path) == {"replace": [-2, -1, -1], "first": [-1] * 3, "further": [-3, -1, -1, -1]}[case]
         landing.put("a1.json", 10, 11, -1)
         for name in ("b", "c", "d"):
             (landing.root / f"{name}.json").unlink(missing_ok=True)

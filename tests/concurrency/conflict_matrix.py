@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import ConflictError, InvalidRequestError
 from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore, Moment, StoreCall, When
+from tests.harness.interleave.verbs import ingest
 from tests.harness.table_builder import begin
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "conflicts.md"
@@ -193,8 +195,14 @@ def clone_over(table: DeltaTable, **options: Any) -> Any:
     return source.clone(table.uri, shallow=False, replace=True, **options)
 
 
+def ingest_file(table: DeltaTable, **options: Any) -> Any:
+    ingest(table, **options)
+    return SimpleNamespace(skipped=False)
+
+
 WHOLE_VERBS: dict[str, Verb] = {
     "append": append,
+    "ingest": ingest_file,
     "delete id = 1": delete("id = 1"),
     "optimize": optimize,
     "purge": purge,

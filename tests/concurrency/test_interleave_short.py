@@ -28,6 +28,8 @@ SAMPLES = [
     Case(("replace_where", "alter"), "plain", "WriteSerializable"),
     Case(("restore", "append"), "vectors", "Serializable"),
     Case(("delete", "delete_2", "append"), "vectors", "WriteSerializable"),
+    Case(("ingest", "ingest"), "plain", "WriteSerializable"),
+    Case(("ingest", "overwrite"), "plain", "Serializable"),
 ]
 
 

@@ -444,7 +444,7 @@ def test_of_an_undo_and_a_redo_at_once_one_is_a_conflict(tmp_path: Path, ways: d
     snapshot = table.snapshot()
     assert write(rival, 8, [2], **ways).outcome in ("written", "replaced")
     with pytest.raises(ConflictError):
-        undo(table.log, snapshot, unit=UNIT.format("monday"), run=None, options={})
+        undo(table.log, snapshot, table._quarantine_log, unit=UNIT.format("monday"), run=None, options={})
     assert (ids_of(table), table.units()["order"].to_pylist()) == ([2], [8])
 
 

@@ -238,6 +238,11 @@ class Transaction(Staging):
         )
 
     @property
+    def txn_id(self) -> str:
+        """`commitInfo.txnId` of the commit."""
+        return self._provenance.txn_id
+
+    @property
     def _next_version(self) -> int:
         version = 0 if self._base is None else self._base.version + 1
         if version > _LAST_VERSION:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch import TxnId
+from delta_orch.arrival.loaded_files import CURSOR_PREFIX
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import MissingFileError
 from delta_orch.protocol.paths import checksum_path
@@ -102,7 +103,8 @@ def described(table: DeltaTable, *, expects_gone_files: bool = False) -> dict[st
             for key, value in snapshot.metadata.configuration.items()
         },
         "domains": {k: v for k, v in snapshot.domain_metadata.items() if not k.startswith("delta.")},
-        "txns": dict(snapshot.txns),
+        # The record of loaded files has the time as its version.
+        "txns": {name: 1 if name.startswith(CURSOR_PREFIX) else order for name, order in snapshot.txns.items()},
     }
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from delta_orch import TxnId
+from delta_orch import Expect, FileSource, TxnId
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import StorageError
 from delta_orch.protocol.schema import serialize_schema
@@ -19,6 +21,7 @@ from tests.harness.fault_matrix.tables import UNIT, described, rows, take_files
 from tests.harness.row_deletion import delete_rows
 
 TXN = ("matrix", 7)
+LANDING = Path(__file__).parents[1] / "landing"
 Act = Callable[[DeltaTable], Any]
 
 
@@ -116,6 +119,11 @@ def _add_files(table: DeltaTable, replace_where: str | None = None) -> Any:
     with os_errors("write", root):
         pq.write_table(rows("a", 78).select(["id"]), f"{root}/day=a/added.parquet", filesystem=filesystem)
     return table.add_files(["day=a/added.parquet"], replace_where=replace_where, txn=TXN)
+
+
+def _ingest(table: DeltaTable, **how: Any) -> Any:
+    source = FileSource(LANDING, pattern="day_and_id.json", format="json", schema={"day": "string", "id": "bigint"})
+    return SimpleNamespace(skipped=not table.ingest(source, **how).commits)
 
 
 def _redo(table: DeltaTable) -> Any:
@@ -262,6 +270,15 @@ VERBS = (
     _commit("add files", "plain", _add_files),
     _commit("add files, replacing", "plain", lambda t: _add_files(t, "id = 78 OR id = 1")),
     _commit("append, staged and published", "plain", _publish),
+    # After its commit it looks for more files.
+    Verb("ingest", "plain", _ingest, has_txn=True, commits=False),
+    Verb(
+        "ingest, first, rules",
+        "none",
+        lambda t: _ingest(t, expect={"one": Expect("id > 9", "warn")}),
+        has_txn=True,
+        commits=False,
+    ),
     _upkeep("vacuum", "littered", lambda t: t.vacuum()),
     _upkeep("checkpoint, classic", "plain", lambda t: t.checkpoint()),
     _upkeep("checkpoint, V2 JSON", "rich", lambda t: t.checkpoint("v2", "json")),

@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, FileSource
 from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import (
     DeltaError,
@@ -60,6 +61,17 @@ def _read(table: DeltaTable) -> list[Row]:
     return rows_of(snapshot)
 
 
+def ingest(table: DeltaTable, **options: Any) -> Any:
+    """A file that this table has not loaded, or has."""
+    source = FileSource(
+        Path(__file__).parents[1] / "landing",
+        pattern="day_id_and_by.json",
+        format="json",
+        schema={"day": "string", "id": "bigint", "by": "string"},
+    )
+    return table.ingest(source, **options)
+
+
 VERBS: dict[str, Verb] = {
     "append": lambda t, **o: t.append(rows("append", ("a", 5)), **o),
     "overwrite": lambda t, **o: t.overwrite(rows("overwrite", ("a", 1)), **o),
@@ -79,6 +91,7 @@ VERBS: dict[str, Verb] = {
     "create": lambda t, **o: t.create(BASE.schema, partition_by=["day"], **o),
     "read": lambda t, **o: _read(t),
     "restore": lambda t, **o: t.restore(version=0, **o),
+    "ingest": ingest,
 }
 """By its name in a schedule's line. All mean the same whenever they run."""
 
