@@ -29,19 +29,21 @@ with DAG(
         task_id="orders",
         source=FileSource(HOME / "landing", pattern="*.csv", format="csv"),
         target=f"{LAKE}/orders",
+        partition_by=["day"],
         expect={"amount is positive": Expect("amount > 0", "quarantine")},
     )
 
     @task.delta_changes(
         source=f"{LAKE}/orders",
         target=f"{LAKE}/sales",
-        write="merge",
+        write="cdc",
         merge_keys=["id"],
+        sequence_by="updated",
         partition_by=["day"],
     )
     def sales(batch):
-        """One row for each order: a row with the same id replaces the old one."""
-        return batch.inserted().to_arrow()
+        """The newest row of each order. Rows may come again, and in any order."""
+        return batch.scan().to_arrow()
 
     @task.delta_changes(source=f"{LAKE}/sales", target=f"{LAKE}/daily_sales", partition_by=["day"])
     def daily_sales(batch):

@@ -21,7 +21,7 @@ with DAG("spark_twice", schedule="@daily", start_date=datetime(2026, 1, 1, tzinf
         unit_column="load_id",
         spark_conn_id="spark",
     )
-    def readings(spark, day):
+    def readings(day, spark=None):
         """A hundred readings of one day, from Spark. An append: done again, its new rows replace the old ones."""
         return spark.range(100).selectExpr(f"DATE'{day}' AS day", "id AS sensor", "id % 7 AS value")
 

@@ -22,6 +22,7 @@ bronze, silver, gold = (
 @delta_asset(
     incremental_from=landing,
     table=bronze,
+    partition_by=["day"],
     expect={"amount is positive": Expect("amount > 0", "quarantine")},
 )
 def orders(batch: FileBatch) -> pa.RecordBatchReader:
@@ -30,11 +31,17 @@ def orders(batch: FileBatch) -> pa.RecordBatchReader:
 
 
 @delta_asset(
-    incremental_from=bronze, table=silver, write="merge", merge_keys=["id"], partition_by=["day"], deps=[orders]
+    incremental_from=bronze,
+    table=silver,
+    write="cdc",
+    merge_keys=["id"],
+    sequence_by="updated",
+    partition_by=["day"],
+    deps=[orders],
 )
 def sales(batch: ChangeBatch) -> pa.Table:
-    """One row for each order: a row with the same id replaces the old one."""
-    return batch.inserted().to_arrow()
+    """The newest row of each order. Rows may come again, and in any order."""
+    return batch.scan().to_arrow()
 
 
 @delta_asset(incremental_from=silver, table=gold, partition_by=["day"], deps=[sales])
