@@ -140,3 +140,10 @@ def test_each_word_of_the_glossary_names_its_file() -> None:
     for line in words:
         (place,) = re.findall(r"\| `([a-z_/]+(?:\.py)?)` \|$", line)
         assert (ROOT / "delta_orch" / place).exists(), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_shell_takes_no_table_for_a_command(page: Path) -> None:
+    """Between double quotes, a shell runs what stands in backticks."""
+    for language, block in re.findall(r"```(\w*)\n(.*?)```", page.read_text(), re.DOTALL):
+        assert language not in ("", "bash") or not re.search(r'"[^"\n]*`[^"\n]*"', block), block
