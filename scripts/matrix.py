@@ -60,6 +60,7 @@ CELLS = (
     Cell("oldest", "3.11", "local", CORE, oldest=(*_OLD_CORE, "pandas", "polars")),
     Cell("python-3.12", "3.12", "local", CORE),
     Cell("python-3.13", "3.13", "local", CORE),
+    Cell("python-3.14", "3.14", "local", CORE),
     Cell("spark-4.0", "3.11", "local,spark,s3,gcs,azure", SPARK, oldest=("pyspark", "pandas")),
     Cell("spark-4.1", "3.12", "local,spark,s3,gcs,azure", SPARK, versions=("pyspark==4.1.*",)),
     Cell("spark-4.2", "3.12", "local,spark,s3,gcs,azure", SPARK, versions=("pyspark==4.2.*",)),

@@ -8,16 +8,16 @@ say() { printf '\033[1m%s\033[0m\n' "$*"; }
 
 find_python() {
   local candidate
-  for candidate in "${PYTHON:-}" python3.13 python3.12 python3.11 python3 python; do
+  for candidate in "${PYTHON:-}" python3.13 python3.12 python3.11 python3.14 python3 python; do
     [ -n "$candidate" ] || continue
     # Running it is the only proof: version managers leave launchers for versions they do not have.
-    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null; then
       command -v "$candidate"
       return
     fi
   done
   cat >&2 <<'EOF'
-delta_orch needs Python 3.11, 3.12 or 3.13 with the venv module, and found none.
+delta_orch needs Python 3.11 to 3.14 with the venv module, and found none.
   Debian, Ubuntu:  sudo apt-get install python3 python3-venv
   Fedora:          sudo dnf install python3.13
   macOS:           brew install python@3.13
