@@ -13,6 +13,7 @@ from delta_orch import DeltaTable
 from tests.harness.unity_emulator import TOKEN, UnityEmulator, unity_emulator
 from tests.interop.reference_client import Reference
 
+pytestmark = pytest.mark.timeout(900)
 NAME, URI = "main.default.t", "uc://main.default.t"
 
 
