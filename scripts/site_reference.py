@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
@@ -59,7 +59,7 @@ def named(path: str) -> Any:
     raise LookupError(path)
 
 
-def table(*headings: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
+def table(*headings: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """A table in Markdown."""
     yield f"| {' | '.join(headings)} |"
     yield "|" + " --- |" * len(headings)
@@ -103,18 +103,18 @@ def described(entry: Any) -> dict[str, str]:
 
 def defaults(entry: Any) -> dict[str, str]:
     """The default of each parameter, as it is written."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     if hasattr(entry, "model_fields"):
-        found = {
+        defaults = {
             name: inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
             for name, field in entry.model_fields.items()
         }
     else:
-        owners = [kind.__init__ for kind in entry.__mro__] if inspect.isclass(entry) else [entry]
-        for owner in reversed(owners):
-            given = inspect.signature(owner).parameters.values()
-            found |= {one.name: one.default for one in given if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
-    return {name: _default(value) for name, value in found.items()}
+        owners = [vars(kind).get("__init__") for kind in entry.__mro__] if inspect.isclass(entry) else [entry]
+        for owner in reversed([owner for owner in owners if owner is not None]):
+            parameters = inspect.signature(owner).parameters.values()
+            defaults |= {p.name: p.default for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return {name: _default(value) for name, value in defaults.items()}
 
 
 def _default(value: object) -> str:
