@@ -183,11 +183,11 @@ def _bring_up(log: TableLog, table: Snapshot, quarantine: TableLog, parts: Seque
     start = min(part.since for part in parts) if seen is None else seen + 1
     effects: list[tuple[Commit | None, list[_Part]]] = []
     oldest = table.version + 1
-    for found in log.newest_first(table.version, start):
-        oldest = found.version
-        own = [part for part in parts if part.commit == (found.commit_info or {}).get("txnId")]
-        if own or _taken_back(found):
-            effects.insert(0, (found, own))
+    for newer in log.newest_first(table.version, start):
+        oldest = newer.version
+        own = [part for part in parts if part.commit == (newer.commit_info or {}).get("txnId")]
+        if own or _taken_back(newer):
+            effects.insert(0, (newer, own))
     ends = [commit.version for commit, _ in effects if commit is not None]
     if effects or (seen is not None and table.version - seen >= _RECORDED_EVERY):
         ends[-1:] = [table.version]
@@ -218,8 +218,8 @@ def _taken_back(commit: Commit) -> tuple[str, ...]:
 
 
 def _user_metadata(commit: Commit | None) -> str | None:
-    said = None if commit is None else (commit.commit_info or {}).get("userMetadata")
-    return said if isinstance(said, str) else None
+    user_metadata = None if commit is None else (commit.commit_info or {}).get("userMetadata")
+    return user_metadata if isinstance(user_metadata, str) else None
 
 
 def _apply(
