@@ -145,8 +145,8 @@ class Demo:
             readers = thread.submit(find_readers, self.places.home / "duckdb_extensions")
             pipeline = self.set_up()
             self.load(pipeline)
-            self.maintain(pipeline)
             self.break_it(pipeline, processes)
+            self.maintain(pipeline)
             self.run_airflow(pipeline, processes)
             available, self.results.readers_unavailable = readers.result()
             with self.stage("Independent readers confirm every table"):
@@ -181,15 +181,6 @@ class Demo:
         with self.stage("Silver and gold follow"):
             pipeline.refresh()
 
-    def maintain(self, pipeline: Pipeline) -> None:
-        """Compaction, checkpoint and vacuum, by an asset for each table."""
-        with self.stage("Maintenance: compaction, checkpoint, vacuum"):
-            self.results.files_before_compaction = pipeline.num_files()
-            report = pipeline.runs.maintenance()
-            self.results.files_after_compaction = pipeline.num_files()
-            deleted = (metadata.get("delta/vacuum/deleted_files", 0) for metadata in report.metadata.values())
-            self.results.files_vacuumed = sum(deleted)
-
     def break_it(self, pipeline: Pipeline, processes: Processes) -> None:
         """All attempts. After each the tables are compared with the source."""
         from tests.demo.break_it import ATTEMPTS
@@ -202,6 +193,15 @@ class Demo:
             for check in step.checks:
                 if not check.passed:
                     self.show(f"    not true: {check.what}")
+
+    def maintain(self, pipeline: Pipeline) -> None:
+        """Compaction, checkpoint and vacuum, by an asset for each table."""
+        with self.stage("Maintenance: compaction, checkpoint, vacuum"):
+            self.results.files_before_compaction = pipeline.num_files()
+            report = pipeline.runs.maintenance()
+            self.results.files_after_compaction = pipeline.num_files()
+            deleted = (metadata.get("delta/vacuum/deleted_files", 0) for metadata in report.metadata.values())
+            self.results.files_vacuumed = sum(deleted)
 
     def run_airflow(self, pipeline: Pipeline, processes: Processes) -> None:
         """The same files once more as the Airflow DAG, into tables of its own; and a DAG that Dagster's commits start,
