@@ -66,8 +66,9 @@ def build_delta_maintenance_assets(
     pool: str | None = DEFAULT_POOL,
     automation_condition: dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey] | None = None,
 ) -> list[dg.AssetsDefinition]:
-    """One asset a table, `…/{name}`, that is observed instead of materialized: "Materialize all" leaves it out, as does
-    `AssetSelection.all()`. A job names it: `AssetSelection.assets(*maintenance)`.
+    """One asset for each table, `…/{name}`, that is observed instead of materialized. "Materialize all",
+    `AssetSelection.all()` and a selection as text (`"group:maintenance"`) leave it out. A job names it:
+    `AssetSelection.assets(*maintenance)`.
 
     A run measures the health of the table: numbers that the UI plots over time. Where the policy sees a need, it
     compacts (and clusters a clustered table), purges rows that are marked as deleted, writes a checkpoint, vacuums and
