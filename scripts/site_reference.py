@@ -238,7 +238,8 @@ def commands(*names: str) -> Iterator[str]:
 
     for name in names:
         command = app.commands[name]
-        context = click.Context(command, info_name=f"{PROGRAM} {name}")
+        # A command keeps the help option that it makes here, so it must be the group's.
+        context = click.Context(command, info_name=f"{PROGRAM} {name}", **app.context_settings)
         yield f"### `{name}`\n"
         yield f"```text\n{' '.join([PROGRAM, name, *command.collect_usage_pieces(context)])}\n```\n"
         yield f"{inspect.cleandoc(command.help or '')}\n"

@@ -61,7 +61,7 @@ BUDGETS = {
     ),
     "append": Budget(
         "from delta_orch import DeltaTable\nDeltaTable(URI).append(ROWS)",
-        own=103,
+        own=104,
         libraries=JSON,
         arrow=COMPUTE | PARQUET | {"_json", "json"},
     ),

@@ -30,7 +30,7 @@ from delta_orch.engines.footer_statistics import (
     serialize_footer_statistics,
     statistics_of_files,
 )
-from delta_orch.engines.local.shapes import as_shapes, shape_types
+from delta_orch.engines.local.shapes import as_shapes, schema_with_shapes, shape_types
 from delta_orch.errors import InvalidPropertyError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_building import bool_array, int64_array, schema_to_arrow, string_array, string_map_array
@@ -245,7 +245,7 @@ class FileWriter:
         layout = self._layout
         return pq.ParquetWriter(
             self._sink,
-            as_shapes(_with_types(layout.file_schema, rows.schema).empty_table(), layout.shapes).schema,
+            schema_with_shapes(_with_types(layout.file_schema, rows.schema), layout.shapes),
             compression=layout.codec,
             use_dictionary=_dictionary_columns(rows),
             data_page_version=layout.data_page_version,

@@ -88,7 +88,7 @@ def _written_field(data_type: DataType, plain: pa.Field, path: str) -> pa.Field:
 
 
 def as_shapes(rows: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
-    """Rows of a file, or none, with columns in the types of `shape_types`.
+    """Rows of a file with columns in the types of `shape_types`.
 
     Raises SchemaMismatchError: A value is no WKB.
     """
@@ -97,6 +97,13 @@ def as_shapes(rows: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
         chunks = [_typed(chunk, kind, field.name) for chunk in rows.column(place).chunks]
         rows = rows.set_column(place, field.with_type(kind), pa.chunked_array(chunks, kind))
     return rows
+
+
+def schema_with_shapes(schema: pa.Schema, types: Mapping[int, pa.DataType]) -> pa.Schema:
+    """The schema of the rows that `as_shapes` returns."""
+    for place, kind in types.items():
+        schema = schema.set(place, schema.field(place).with_type(kind))
+    return schema
 
 
 def _holds_shapes(kind: pa.DataType) -> bool:
