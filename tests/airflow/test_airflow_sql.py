@@ -16,10 +16,11 @@ from airflow.providers.common.sql.operators.sql import (
     SQLTableCheckOperator,
     SQLValueCheckOperator,
 )
-from airflow.sdk import DAG, BaseHook, task
+from airflow.sdk import DAG, task
 
 from delta_orch import DeltaTable
 from delta_orch.airflow.sql_hook import DeltaSqlHook
+from delta_orch.airflow.versions import BaseHook
 from delta_orch.errors import DeltaError, InvalidRequestError
 
 if TYPE_CHECKING:
