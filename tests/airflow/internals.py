@@ -115,8 +115,10 @@ def without_requests(output: str) -> str:
     that tells Airflow's masker a secret, and the variables of each frame of a traceback, in boxes."""
     if versions.RELEASE >= (3, 1):
         return output
-    lines = output.splitlines()
-    return "\n".join(line for line in lines if "MaskSecret(value=" not in line and not line.startswith("│"))
+    requests = ("MaskSecret(value=", "msg=SetRenderedFields(")
+    return "\n".join(
+        line for line in output.splitlines() if not line.startswith("│") and not any(r in line for r in requests)
+    )
 
 
 def start_one_server() -> None:
