@@ -96,7 +96,7 @@ def flights(batch: FileBatch) -> DuckDBPyRelation:
     incremental_from=weather_files,
     table=tables["weather_readings"],
     write="append",
-    # Each row names the run that wrote it, so its rows are found after compactions, too.
+    # Each row names the run that wrote it. So a redo finds the rows of its run even after a compaction.
     unit_column="load_id",
     partition_by=["flight_date"],
     properties=RETENTION,

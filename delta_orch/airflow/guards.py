@@ -1,5 +1,5 @@
-"""What a task must leave as it is: rows of tasks beside it in its run, of newer runs and of other DAGs, and tables that
-a newer run has replaced."""
+"""Guards of a task's write. They protect the rows of other tasks of the run, of newer runs and of other DAGs, and
+tables that a newer run replaced."""
 
 from __future__ import annotations
 

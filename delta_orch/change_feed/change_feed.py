@@ -205,7 +205,7 @@ class ChangeFeed:
 
 
 def without_repeats(files: pa.Table) -> Iterable[pa.Table]:
-    """The files in as few tables as possible, none of which contains a path twice."""
+    """Split the files into as few tables as possible. In each table every path is unique."""
     while files.num_rows:
         path = one_chunk(FileTable(files).path)
         first = pc.index_in(pc.unique(path), value_set=path)

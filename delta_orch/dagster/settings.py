@@ -85,7 +85,7 @@ MEANINGS = {
     "version, timestamp": "A number, or an ISO time with an offset.",
     "starting_version, starting_timestamp": "The first version of a `ChangeFeed`; `version` or `timestamp` end it.",
 }
-"""What docs/dagster-reference.md says of each key. Keys that share a meaning share a line."""
+"""The meaning of each key for docs/dagster-reference.md. Keys with the same meaning share a line."""
 
 _WORDS_OF_THEIR_OWN = {
     *("column", "schemas", "tables", "timestamps", "units", "unite", "united", "versions", "writer", "writers"),

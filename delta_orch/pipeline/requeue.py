@@ -1,7 +1,7 @@
 """`requeue`: rows that are fine now move from the quarantine to their table.
 
-The rows of each unit are added to the table by a commit that belongs to the unit: a redo of the unit replaces them,
-too. The commit says that they leave the quarantine (`verbs.quarantine`). Of two calls at once one commits.
+The rows of each unit are added to the table by a commit that belongs to the unit, so a redo of the unit replaces them
+as well. The commit says that they leave the quarantine (`verbs.quarantine`). Of two calls at once one commits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The quarantine of a table, which follows the table.
 
 The table alone decides. What a commit of the table puts into the quarantine, or takes out of it, is a transfer: Parquet
-files in the table's directory, written before the commit and called after its `txnId`. `complete_transfers` applies the
-transfers of the commits that the table has, in their order, and takes out the rows of units that the table has taken
-back. How far it has come is a `txn` of the quarantine, so each commit is applied once, by whoever comes first.
+files in the table's directory, written before the commit and named after its `txnId`. `complete_transfers` applies the
+transfers of the commits that the table has, in their order, and deletes the rows of units that were undone. A `txn` of
+the quarantine records the last applied commit, so each commit is applied once, by the first process that looks.
 """
 
 from __future__ import annotations

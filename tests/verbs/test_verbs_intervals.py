@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -16,6 +15,7 @@ from delta_orch import DeltaTable, column
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, ProtocolViolationError, SchemaMismatchError
 from delta_orch.protocol.partition_values import parse_partition_value, serialize_partition_value
 from delta_orch.protocol.types import DAY_TIME, YEAR_MONTH, IntervalType, parse_interval
+from tests.harness.commit_lines import adds
 from tests.harness.row_multiset import ensure_same_rows
 
 COLUMNS = (
@@ -45,11 +45,6 @@ def table(tmp_path: Path) -> DeltaTable:
     table.create(COLUMNS)
     table.append(rows(1, 2, 3))
     return table
-
-
-def adds(path: Path, version: int) -> list[Any]:
-    lines = (path / "_delta_log" / f"{version:020}.json").read_bytes().splitlines()
-    return [action["add"] for line in lines if "add" in (action := orjson.loads(line))]
 
 
 @pytest.mark.parametrize(

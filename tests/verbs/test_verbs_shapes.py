@@ -23,6 +23,7 @@ from delta_orch.errors import (
 )
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.types import GeoType, parse_geo
+from tests.harness.commit_lines import adds
 from tests.harness.row_multiset import ensure_same_rows
 
 COLUMNS = (
@@ -66,11 +67,6 @@ def table(tmp_path: Path) -> DeltaTable:
     table.create(COLUMNS)
     table.append(rows(1, 2, 3))
     return table
-
-
-def adds(path: Path, version: int) -> list[Any]:
-    lines = (path / "_delta_log" / f"{version:020}.json").read_bytes().splitlines()
-    return [action["add"] for line in lines if "add" in (action := orjson.loads(line))]
 
 
 @pytest.mark.parametrize(

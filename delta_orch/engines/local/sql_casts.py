@@ -1,6 +1,6 @@
-"""Casts of Spark SQL in DuckDB's SQL, under ANSI: what does not fit raises while the query runs.
+"""Casts of Spark SQL in DuckDB's SQL, under ANSI: a value that does not fit raises while the query runs.
 
-Casts from text accept the forms for which both engines are proven to agree. Other text raises.
+A cast from text accepts only forms that Spark and DuckDB read alike. Other text raises.
 """
 
 from __future__ import annotations

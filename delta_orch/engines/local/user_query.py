@@ -216,7 +216,7 @@ def _names_all_columns(node: _Node) -> bool:
 
 
 def _pruned(relation: LocalRelation, where: Expression) -> LocalRelation:
-    """The relation without files that cannot have a row for which a predicate is true."""
+    """The relation restricted to files that may have rows for which a predicate is true."""
     plan = relation.plan
     if plan is None or plan.prune is None or plan.output is not None or plan.made_columns:
         return relation
