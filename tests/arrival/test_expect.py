@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -809,3 +810,15 @@ def test_random_rows_and_rules_against_a_model(attempts: list[tuple[list[tuple[A
             assert (bad_ids(table) or []) == bad
     finally:
         shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("part", ["it's", 'a"b', "100%", "ü/ñ:x", "`x`", "\\n", "${env:HOME}"])
+def test_odd_names_of_units_and_rows_of_another_client(tmp_path: Path, part: str) -> None:
+    table = DeltaTable(tmp_path / "t q")
+    written(table, rows(1, -1, -2), attempt=attempt(part=part))
+    deltalake.write_deltalake(str(tmp_path / "t q"), pa.table({"id": [77], "amount": [5.0]}), mode="append")
+    written(table, rows(1, -1, -2, -3), attempt=attempt(order=2, part=part))
+    written(table, rows(4, -4), attempt=attempt(order=3, part="other"))
+    assert (ids(table), sorted(bad_ids(table) or [])) == ([0, 0, 77], [1, 1, 2, 3])
+    table.undo(unit=f"airflow:dag.task:{part}")
+    assert (ids(table), bad_ids(table)) == ([0, 77], [1])
