@@ -17,7 +17,7 @@ from delta_orch.log.files.txn import TxnId, is_unit_name
 from delta_orch.pipeline.row_guards import RowGuard
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import find_txn_commit, recorded_order
-from delta_orch.verbs.unit_records import REPLACING
+from delta_orch.verbs.unit_records import ADDING, REPLACING
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -74,6 +74,14 @@ class OtherTasks:
         of_runs = self.context["ti"].get_task_states(dag_id=self.run.dag_id, task_ids=[task_id], **which)
         states = [state for of_run in of_runs.values() for state in of_run.values()]
         return not states or any(state in _CLEARED for state in states)
+
+    def count_instances(self, writer: str) -> int:
+        """How many instances the tasks with a writer have in this run, this task among them; 0 if Airflow does not
+        tell."""
+        names = [self.run.task_id, *(name for own, name in self.writers.items() if own == writer)]
+        which = {"task_ids": names, "run_ids": [self.run.run_id]}
+        states = self.context["ti"].get_task_states(dag_id=self.run.dag_id, **which)
+        return sum(state != "removed" for of_run in states.values() for state in of_run.values())
 
     def is_read_later(self, table_uri: object, own: str | None = None) -> bool:
         """Whether a later task takes the XCom of a task, or reads its table in order to write another one.
@@ -234,7 +242,8 @@ def _beside(tasks: OtherTasks, unit: UnitName, own: UnitName) -> InvalidRequestE
     """(a) Rows that another task of the run wrote leave only by a task that waits for it, or if it begins again."""
     run = tasks.run
     if unit.writer == own.writer:
-        if unit.instance == own.instance:
+        # A task that was mapped since, or is no longer, replaces what it wrote before.
+        if unit.instance == own.instance or not (unit.instance and own.instance):
             return None
         return InvalidRequestError(
             f"Map index {run.map_index} of task {run.task_id} would replace the rows of instance {unit.instance}",
@@ -249,6 +258,44 @@ def _beside(tasks: OtherTasks, unit: UnitName, own: UnitName) -> InvalidRequestE
         cause=f"Task {run.task_id} does not wait for {name}, which does not write them again: they would be lost",
         remedy=f"Clear {name} together with this task ('downstream'). Or let this task wait for {name}: "
         f"{name} >> {run.task_id}. Or give each rows of its own",
+    )
+
+
+def ensure_same_instances(tasks: OtherTasks, step: Step) -> None:
+    """Check that each unit which this run of the task has recorded still has an instance: nobody would replace the rows
+    of the others.
+
+    Raises:
+        InvalidRequestError: A mapped task was cleared, and its list or its mapped arguments have changed meanwhile; or
+            the task is mapped since, or is no longer.
+    """
+    before = snapshot_or_none(step.table)
+    if before is None or step.attempt is None or step.on_redo != "replace":
+        return
+    run = tasks.run
+    own = UnitName.of(step.attempt.units[0].name)
+    # An overwrite selects the rows that it replaces, whoever wrote them.
+    is_checked = step.mode in ADDING or step.mode == "overwrite_partitions" or run.map_index >= 0
+    if own is None or not is_checked or step.mode not in (*ADDING, *REPLACING):
+        return
+    orders = before.txns.named((f"{own.writer}:", f"{own.writer}["), f":{own.part}")
+    recorded = {unit.instance: name for name, order in orders.items() if order >= 0 and (unit := UnitName.of(name))}
+    recorded.pop(own.instance, None)
+    if not recorded:
+        return
+    is_mapped_since = "" in recorded and step.mode not in REPLACING and own.writer not in tasks.writers
+    count = tasks.count_instances(own.writer)
+    if not is_mapped_since and (count == 0 or len(recorded) < count):
+        return
+    others = sorted(recorded.values())
+    raise InvalidRequestError(
+        f"Task {run.task_id} has {count} instances in this run, and other units of the run are in {step.table.uri}: "
+        f"{', '.join(others[:3])}",
+        cause="The list or the mapped arguments have changed since. Rows of a unit that no instance names any more "
+        "would stay beside the new ones",
+        remedy=f"Undo such units, and clear the task: DeltaTable({step.table.uri!r}).undo(unit={others[0]!r}). "
+        "To keep their rows, pass on_redo='keep'",
+        unit=others[0],
     )
 
 

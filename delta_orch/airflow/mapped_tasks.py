@@ -91,12 +91,24 @@ def unnamed_instance(task_id: str, arguments: Mapping[str, object]) -> InvalidRe
 
 
 def mapped_arguments(context: Context) -> Mapping[str, Any]:
-    """The arguments that tell this instance of a mapped task, or of a mapped task group, from others."""
+    """The arguments that tell this instance of a mapped task, or of a mapped task group, from others.
+
+    Raises:
+        InvalidRequestError: The task is no longer mapped. Airflow runs the instances that a run has, all the same.
+    """
     dag: Any = context["dag"]
     task = dag.task_dict[context["ti"].task_id]
     # 3.0 and 3.1 call the task of a mapped group no mapped one, either.
-    is_mapped = hasattr(task, "_get_specified_expand_input")
-    over = task._get_specified_expand_input() if is_mapped else next(task.iter_mapped_task_groups())._expand_input
+    if hasattr(task, "_get_specified_expand_input"):
+        over = task._get_specified_expand_input()
+    elif groups := list(task.iter_mapped_task_groups()):
+        over = groups[0]._expand_input
+    else:
+        raise InvalidRequestError(
+            f"Task {task.task_id} is not mapped any more, and Airflow runs map index {context['ti'].map_index} of it",
+            cause="Each instance that the run had before would write all rows",
+            remedy="Delete the run, and trigger it again with its logical date",
+        )
     resolved: tuple[Mapping[str, Any], set[int]] = over.resolve(context)
     return resolved[0]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_switches
+from delta_orch.airflow.guards import OtherTasks, ensure_same_instances
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.mapped_tasks import mapped_arguments, unnamed_instance
 from delta_orch.airflow.run_context import TaskRun, mapped_name
@@ -96,7 +97,7 @@ class DeltaUnitOperator(DeltaTableOperator):
     def unit_step(self, context: Context, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
         """The write of this attempt."""
         writer = self.unit_writer(context, run) if self.exactly_once else ""
-        return Step(
+        step = Step(
             f"Task {self.task_id}",
             table,
             mode,
@@ -105,6 +106,8 @@ class DeltaUnitOperator(DeltaTableOperator):
             owner=AIRFLOW,
             options={"user_metadata": run.user_metadata()},
         )
+        ensure_same_instances(OtherTasks(context, run), step)
+        return step
 
     def xcom_and_log(self, report: StepReport, **details: object) -> XCom:
         """The XCom of a report, and its one line in the log."""

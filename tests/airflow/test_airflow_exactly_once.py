@@ -225,6 +225,71 @@ def test_the_list_of_a_mapped_append_grows_and_is_cleared(runs: Runs, tmp_path: 
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "how", [APPEND, {"write": "overwrite", "replace_where": "v LIKE 'a%'"}], ids=["append", "where"]
+)
+def test_a_unit_that_no_instance_names_any_more_is_undone_first(
+    runs: Runs, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    """The mapped arguments have changed when the task is cleared: no instance would replace the rows that are there."""
+    uri = tmp_path / "t"
+    listed: list[dict[str, object]] = [{"item": "a"}]
+
+    def item_row(item: str, ti: Any, fast: bool = False) -> pa.Table:
+        return rows(f"{item}{ti.try_number}")
+
+    def dag_of_list() -> DAG:
+        with DAG(f"renamed_{how['write']}", schedule="@daily", start_date=START) as dag:
+            DeltaWriteOperator.partial(task_id="load", table_uri=uri, python_callable=item_row, **how).expand(
+                op_kwargs=listed
+            )
+        return dag
+
+    run = runs.run(dag_of_list(), DAY_5)
+    runs.run(dag_of_list(), DAY_6) if how == APPEND else None
+    listed[0] = {"item": "a", "fast": True}
+    runs.register(dag := dag_of_list())
+    before = content(uri)
+    runs.clear(dag, run, "load")
+    assert (runs.state(run, "load", 0), content(uri)) == ("failed", before)
+    DeltaTable(uri).undo(
+        unit=f'airflow:{dag.dag_id}.load[{{"op_kwargs"%3A{{"item"%3A"a"}}}}]:{DAY_5.isoformat()}'
+    ) if how == APPEND else DeltaTable(uri).undo(run=run.run_id)
+    runs.clear(dag, run, "load")
+    assert (runs.state(run, "load", 0), content(uri)) == ("success", sorted(["a3", *before[1:]]))
+
+
+@pytest.mark.long
+def test_a_task_that_is_mapped_since_or_no_longer(runs: Runs, tmp_path: Path) -> None:
+    def dag_of_kind(uri: Path, *, is_mapped: bool, **how: Any) -> DAG:
+        def row(ti: Any, item: str = "a") -> pa.Table:
+            return rows(f"{item}{ti.try_number}")
+
+        with DAG(f"{uri.name}_since", schedule="@daily", start_date=START) as dag:
+            if is_mapped:
+                mapped = DeltaWriteOperator.partial(task_id="load", table_uri=uri, python_callable=row, **how)
+                mapped.expand(op_kwargs=[{"item": "a"}, {"item": "b"}])
+            else:
+                DeltaWriteOperator(task_id="load", table_uri=uri, python_callable=row, **how)
+        runs.register(dag)
+        return dag
+
+    uri = tmp_path / "plain"
+    run = runs.run(dag_of_kind(uri, is_mapped=False), DAY_5)
+    runs.clear(dag_of_kind(uri, is_mapped=True), run, "load")
+    assert (content(uri), [runs.state(run, "load", index) for index in (0, 1)]) == (["a1"], ["failed"] * 2)
+    uri = tmp_path / "mapped"
+    run = runs.run(dag_of_kind(uri, is_mapped=True), DAY_5)
+    runs.clear(dag_of_kind(uri, is_mapped=False), run, "load")  # Airflow runs both instances of the plain task.
+    assert (content(uri), [runs.state(run, "load", index) for index in (0, 1)]) == (["a1", "b1"], ["failed"] * 2)
+    run = runs.run(dag_of_kind(uri, is_mapped=False), DAY_5)
+    assert (content(uri), runs.state(run, "load")) == (["a1", "b1"], "failed")
+    # An overwrite selects the rows that it replaces, whoever wrote them.
+    run = runs.run(dag_of_kind(uri, is_mapped=False, **WHOLE), DAY_5)
+    assert (runs.state(run, "load"), content(uri)) == ("success", ["a1"])
+
+
+@pytest.mark.long
 def test_mapped_instances_of_one_unit_are_refused(runs: Runs, tmp_path: Path) -> None:
     with DAG("one_unit", schedule="@daily", start_date=START) as dag:
 
