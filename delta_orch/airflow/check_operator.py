@@ -142,9 +142,12 @@ class DeltaCheckOperator(DeltaTableOperator):
         if self.python_callable is not None and _plain(answer := self.python_callable(snapshot)) is not True:
             problems.append(f"{getattr(self.python_callable, '__name__', 'the function')} returned {answer!r:.100}")
         if problems:
+            subject = f"What is staged for {table.uri}" if staged else f"Version {snapshot.version} of {table.uri}"
             raise ConstraintViolationError(
-                f"Version {snapshot.version} of {table.uri} does not pass: {'; '.join(problems)}",
-                remedy="Correct what was written, or restore an older version",
+                f"{subject} does not pass: {'; '.join(problems)}",
+                remedy="Correct what is written, and clear the staging task with downstream: nobody sees what is staged"
+                if staged
+                else "Correct what was written, or restore an older version",
                 version=snapshot.version,
                 problems=problems,
             )

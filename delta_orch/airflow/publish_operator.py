@@ -14,6 +14,8 @@ from delta_orch.airflow.row_operators import DeltaMergeOperator
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.airflow.write_operator import DeltaWriteOperator
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.txn import is_unit_name
+from delta_orch.pipeline.unit import recorded_order
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
+    from delta_orch.staged_write import StagedWrite
 
 STAGE, PUBLISH = "stage", "publish"
 """The tasks of the group beside its checks."""
@@ -31,7 +34,8 @@ class DeltaPublishOperator(DeltaTableOperator):
 
     The XCom and the asset events describe that commit. Where the staging task found its work done, so does this one.
     A commit by another writer that what was staged relies on fails the task, and so does vacuum, which removes what is
-    older than the table's retention: clear the staging task to write anew.
+    older than the table's retention: clear the staging task to write anew. So does an undo, or a restore, of what was
+    published.
 
     Args:
         staged: The XCom of the staging task, or the reference in it. (templated)
@@ -65,6 +69,7 @@ class DeltaPublishOperator(DeltaTableOperator):
         earlier = write.published_version()
         result = write.publish(if_unchanged=self.if_unchanged)
         if earlier is not None:
+            self._ensure_not_undone(table, write, earlier)
             return {"table_uri": table.uri, "version": earlier, "outcome": "recovered"}
         if result.skipped:
             return {"table_uri": table.uri, "version": result.version, "outcome": "fenced"}
@@ -74,6 +79,17 @@ class DeltaPublishOperator(DeltaTableOperator):
             "outcome": report.get("outcome", "written"),
         }
         return {**xcom, "operation_metrics": dict(result.operation_metrics)}
+
+    def _ensure_not_undone(self, table: DeltaTable, write: StagedWrite, version: int) -> None:
+        """Check that the table still has the units that were published."""
+        snapshot = table.snapshot()
+        for txn in write.txns:
+            if is_unit_name(txn.app_id) and recorded_order(snapshot, txn.app_id) is None:
+                raise self.refusal(
+                    f"published version {version} of {table.uri}, which was undone since",
+                    cause="A staged write is committed once",
+                    remedy="Clear the staging task with downstream: it writes anew",
+                )
 
 
 def delta_write_audit_publish(

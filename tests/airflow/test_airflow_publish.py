@@ -88,7 +88,9 @@ def test_a_group_cleared_after_its_publication_was_never_acknowledged(runs: Runs
 
 
 @pytest.mark.long
-def test_what_fails_is_seen_by_nobody_and_written_anew_after_clearing(runs: Runs, tmp_path: Path) -> None:
+def test_what_fails_is_seen_by_nobody_and_written_anew_after_clearing(
+    runs: Runs, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     DeltaTable(tmp_path / "t").append(rows(5))
     given = [rows(-1), rows(9)]
     dag = dag_of("audited", tmp_path / "t", lambda: given.pop(0))
@@ -97,6 +99,8 @@ def test_what_fails_is_seen_by_nobody_and_written_anew_after_clearing(runs: Runs
         "success", "failed", "success", "upstream_failed",
     ]  # fmt: skip
     assert DeltaTable(tmp_path / "t").version() == 0
+    output = "".join(capfd.readouterr())
+    assert "What is staged for" in output and "clear the staging task with downstream" in output
     runs.clear(dag, run, "wap.stage", "wap.amounts", "wap.enough", "wap.publish")
     assert states(runs, run, "amounts", "publish") == ["success", "success"]
     assert content(tmp_path / "t") == [5, 9]
@@ -116,6 +120,21 @@ def test_publishing_again_is_one_commit(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "t") == [1]
     runs.clear(dag, run, "wap.stage", "wap.amounts", "wap.enough", "wap.publish")
     assert content(tmp_path / "t") == [1], "clearing all replaces the rows"
+
+
+@pytest.mark.long
+def test_what_was_undone_is_not_published_again(runs: Runs, tmp_path: Path) -> None:
+    """A unit that was undone is as if it had never been done: publishing alone cannot do it again."""
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows(5))
+    dag = dag_of("undone", tmp_path / "t", lambda: rows(7))
+    run = runs.run(dag)
+    for take_back in (lambda: table.undo(run=run.run_id), lambda: table.restore(0)):
+        assert content(tmp_path / "t") == [5, 7]
+        take_back()
+        runs.clear(dag, run, "wap.publish")
+        assert (states(runs, run, "publish"), content(tmp_path / "t")) == (["failed"], [5])
+        runs.clear(dag, run, "wap.stage", "wap.amounts", "wap.enough", "wap.publish")
 
 
 def die_once(context: Any, result: Any) -> None:
