@@ -29,7 +29,7 @@ class Reference:
     def __init__(self, process: subprocess.Popen[str], scratch: Path) -> None:
         self._process = process
         self._scratch = scratch
-        self._outputs = 0
+        self._outputs = self._requests = 0
         self.version = self._receive()["version"]
 
     def run(self, *statements: str) -> list[dict[str, Any]]:
@@ -58,7 +58,8 @@ class Reference:
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
+        self._requests += 1
+        self._process.stdin.write(json.dumps({**request, "number": self._requests}) + "\n")
         self._process.stdin.flush()
         reply = self._receive()
         if "error" in reply:
@@ -66,10 +67,11 @@ class Reference:
         return reply
 
     def _receive(self) -> dict[str, Any]:
+        """The reply to the last request. A test that ran out of time leaves a reply that belongs to no later test."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith("{"):
-                return dict(json.loads(line))
+            if line.startswith("{") and (reply := json.loads(line))["number"] == self._requests:
+                return dict(reply)
         raise ReferenceError(f"the reference implementation ended with code {self._process.wait()}")
 
 

@@ -16,6 +16,8 @@ from delta_orch.engines.spark.engine import SparkEngine
 from tests.harness.sequences.run import check_sequence
 from tests.interop.reference_client import Reference, ReferenceError
 
+# A busy machine runs hundreds of statements in minutes.
+pytestmark = pytest.mark.timeout(1800)
 SEQUENCES = int(os.environ.get("DELTA_ORCH_SEQUENCES", "4"))
 
 

@@ -16,6 +16,8 @@ from tests.harness.sequences.run import Differs
 from tests.harness.statements.run import check_case
 from tests.interop.reference_client import Reference
 
+# A busy machine runs hundreds of statements in minutes.
+pytestmark = pytest.mark.timeout(1800)
 STATEMENTS = int(os.environ.get("DELTA_ORCH_STATEMENTS", "2"))
 
 

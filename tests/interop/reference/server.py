@@ -1,4 +1,5 @@
-"""Delta on Spark behind a pipe: one JSON request a line on stdin, one answer a line on stdout.
+"""Delta on Spark behind a pipe: one JSON request a line on stdin, one answer a line on stdout, with the number
+of its request.
 
 Runs in an environment of its own (`scripts/setup_reference.sh`), so it imports nothing of delta_orch.
 """
@@ -56,17 +57,18 @@ def answer(session: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     session = start(*sys.argv[1:])
-    reply({"version": session.version})
+    reply(0, {"version": session.version})
     for line in sys.stdin:
+        request = json.loads(line)
         try:
-            reply(answer(session, json.loads(line)))
+            reply(request["number"], answer(session, request))
         except Exception as e:  # noqa: BLE001 - whatever it is, the client must hear of it
-            reply({"error": f"{type(e).__name__}: {str(e)[:4000]}"})
+            reply(request["number"], {"error": f"{type(e).__name__}: {str(e)[:4000]}"})
     session.stop()
 
 
-def reply(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, default=str) + "\n")
+def reply(number: int, value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"number": number, **value}, default=str) + "\n")
     sys.stdout.flush()
 
 
