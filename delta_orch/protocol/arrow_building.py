@@ -303,13 +303,16 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _python_value(value: pa.Scalar) -> Any:
+    kind = value.type
     if not value.is_valid:
         return None
-    if pt.is_struct(value.type):
-        return {name: python_values(pa.array([part], part.type))[0] for name, part in value.items()}
-    if pt.is_map(value.type):
+    if pt.is_date32(kind) or pt.is_timestamp(kind):
+        return python_values(pa.array([value], kind))[0]
+    if pt.is_struct(kind):
+        return {name: _python_value(part) for name, part in value.items()}
+    if pt.is_map(kind):
         return list(zip(*map(python_values, value.values.flatten()), strict=True))
-    return python_values(value.values)
+    return python_values(value.values) if pt.is_nested(kind) else value.as_py()
 
 
 def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:

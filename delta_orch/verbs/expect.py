@@ -306,7 +306,8 @@ def row_texts(rows: pa.RecordBatch) -> list[str]:
     found = python_rows(rows)
     if any(map(_may_hold_infinite, rows.columns)):
         found = [_finite(row) for row in found]
-    return [orjson.dumps(row, default=_text).decode() for row in found]
+    # `FarDate` and `FarMoment` are data classes.
+    return [orjson.dumps(row, _text, orjson.OPT_PASSTHROUGH_DATACLASS).decode() for row in found]
 
 
 def _may_hold_infinite(column: pa.Array) -> bool:

@@ -744,6 +744,15 @@ def test_every_value_survives_the_quarantine(tmp_path: Path) -> None:
     assert repr(table.snapshot().scan().to_arrow().to_pylist()) == repr(plain.snapshot().scan().to_arrow().to_pylist())
 
 
+def test_days_that_python_does_not_have_are_texts_and_stay(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    far = pa.table({"id": [0], "amount": [-1.0], "day": pa.array([2932897], pa.int32()).cast(pa.date32())})
+    table.create(far.schema)
+    written(table, far)
+    assert json.loads(quarantined(table)[0]["row"]) == {"id": 0, "amount": -1.0, "day": "+10000-01-01"}
+    assert requeue(table, {}).num_left == 1
+
+
 def test_rows_that_do_not_fit_the_table_stay(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     table.create(rows().schema)

@@ -14,6 +14,7 @@ from delta_orch import DeltaTable
 from delta_orch.cli.main import run
 from delta_orch.errors import ConstraintViolationError, InvalidExpressionError
 from delta_orch.expressions.spark_literals import parse_spark_date, parse_spark_timestamp, spark_literal
+from delta_orch.protocol.arrow_building import python_rows
 from delta_orch.protocol.epoch import FarDate, FarMoment, date_of, days_since_epoch, micros_since_epoch, moment_of
 
 # Ides of March 45 BC, 1970, 9999-12-31, +10000-01-01, +20000-01-01, null
@@ -121,3 +122,22 @@ def test_days_and_times_are_read_and_written() -> None:
     for text in ("+20000-02-30", "-0001-02-29", "9999999-01-01"):
         with pytest.raises(InvalidExpressionError):
             parse_spark_date(text)
+
+
+def test_they_stand_beside_nulls_of_nested_columns() -> None:
+    kind = pa.struct(
+        [("day", pa.date32()), ("list", pa.list_(pa.binary())), ("days", pa.map_(pa.string(), pa.date32()))]
+    )
+    rows = pa.array(
+        [
+            {"day": 2932897, "list": None, "days": None},
+            {"day": None, "list": [None, b""], "days": [("far", 6585322), ("none", None)]},
+            None,
+        ],
+        kind,
+    )
+    assert python_rows(pa.table({"row": rows})) == [
+        {"row": {"day": FarDate(2932897), "list": None, "days": None}},
+        {"row": {"day": None, "list": [None, b""], "days": [("far", FarDate(6585322)), ("none", None)]}},
+        {"row": None},
+    ]
