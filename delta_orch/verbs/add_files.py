@@ -1,4 +1,4 @@
-"""`add_files`: Parquet files that another program wrote become files of the table, as they are."""
+"""`add_files`: adds Parquet files that another program wrote to the table, without copying them."""
 
 from __future__ import annotations
 
@@ -68,15 +68,16 @@ def add_files(
     replace_where: str | Expression | None,
     options: CommitOptions,
 ) -> CommitResult:
-    """Commit Parquet files that exist already. No file is moved, copied or changed.
+    """Add existing Parquet files to the table in one commit. No file is moved, copied or changed.
 
-    With `replace_where` they replace exactly the rows that satisfy the predicate, in the same commit, as `overwrite`
-    does. All rows of the new files must satisfy it. Older files that also hold other rows are rewritten.
+    With `replace_where`, the new files replace exactly the rows that satisfy the predicate, in the same commit, as
+    `overwrite` does. All rows of the new files must satisfy the predicate. Older files that also hold other rows are
+    rewritten.
 
-    Statistics come from the footers. A table that has rules for its rows (NOT NULL, constraints, generated columns,
-    lengths) has the rows of the files read and checked. A file may lack columns that may be null and have no default.
+    Statistics come from the footers. If the table has rules for its rows (NOT NULL, constraints, generated columns,
+    lengths), the rows of the files are read and checked. A file may lack a column that is nullable and has no default.
 
-    Two commits that add files to the same partitions conflict: both might add the same file.
+    Two commits that add files to the same partitions conflict, because both might add the same file.
 
     Raises as `DeltaTable.add_files`.
     """
@@ -84,7 +85,7 @@ def add_files(
     if options.get("stage"):
         raise InvalidRequestError(
             "The operation ADD FILES cannot be staged",
-            cause="To discard it would delete files that it has not written",
+            cause="Discarding a staged write deletes its files, and ADD FILES does not own the files that it adds",
             remedy="Stage an append, overwrite, delete, update, merge or upsert",
         )
     parameters: dict[str, object] = {"numFiles": len(paths)}
@@ -92,7 +93,8 @@ def add_files(
         parameters["predicate"] = words_of(replace_where)
 
     def change(write: Write) -> dict[str, int]:
-        # Before the files are looked up: a vacuum that has ended has deleted.
+        # Check for a running vacuum before the files are listed. A vacuum that ended before has deleted its files
+        # already.
         ensure_none_runs(log)
         write.transaction.relies_on_unnamed_files()
         adds = _described(snapshot, write.target, paths, partition_values)
@@ -118,7 +120,7 @@ def _described(
     paths: Sequence[str | PathLike[str]],
     partition_values: PartitionValues | Sequence[PartitionValues] | None,
 ) -> pa.Table:
-    """The files, columns of `ADD_SCHEMA`, which are known to fit the table."""
+    """Return the files as rows of `ADD_SCHEMA`, after checking that they fit the table."""
     _ensure_takes_files(target)
     files = _files_at(snapshot.store, [_log_path(snapshot.store, path) for path in paths])
     _ensure_new(snapshot, files)
@@ -138,23 +140,24 @@ def _replace(write: Write, adds: pa.Table, where: str | Expression) -> dict[str,
     """Remove the rows that satisfy a predicate.
 
     Raises:
-        ConstraintViolationError: A file that is added has another row.
-        UnsupportedFeatureError: A file would be rewritten, and the table has a change data feed.
+        ConstraintViolationError: An added file has a row that does not satisfy the predicate.
+        UnsupportedFeatureError: A file would have to be rewritten, and the table has a change data feed.
     """
     assert write.snapshot is not None
     selected = write.select(where)
     outside = is_not_true(resolve_predicate(where, write.target.schema))
     if (path := first_file_with(write.engine, write.snapshot, adds, outside)) is not None:
         raise ConstraintViolationError(
-            f"The file {decode_path(path)} has a row outside of replace_where",
-            cause=f"{words_of(where)} is false or null for it",
-            remedy="Add the file without replace_where, or name a predicate that is true for all rows",
+            f"The file {decode_path(path)} has a row that does not satisfy replace_where",
+            cause=f"The predicate {words_of(where)} is false or null for this row",
+            remedy="Add the file without replace_where, or pass a predicate that is true for all rows of the file",
         )
     if selected.partial.num_rows and write.tells_changes:
         raise UnsupportedFeatureError(
-            "The change data feed cannot tell what these files replace",
-            cause="Files with other rows would be rewritten, and the feed would not have the rows of the new files",
-            remedy="Replace whole files, such as partitions, or overwrite with the rows of the files",
+            "The change data feed cannot record what these files replace",
+            cause="Files with other rows would have to be rewritten, and the feed would lack the rows of the new files",
+            remedy="Choose a replace_where that covers whole files, for example partitions, or pass the rows to "
+            "overwrite()",
             features=["changeDataFeed"],
         )
     write.keep(selected)
@@ -163,29 +166,32 @@ def _replace(write: Write, adds: pa.Table, where: str | Expression) -> dict[str,
 
 
 def _ensure_takes_files(target: WriteTarget) -> None:
-    """Refuse tables whose files are more than their columns under the names that the files have."""
+    """Refuse tables whose data files need more than the columns of the table under their own names."""
     cause = None
     if target.table.column_mapping is ColumnMappingMode.ID:
-        cause = "Its files know their columns by ids (column mapping by id)"
+        cause = "Column mapping by id: the data files must hold the id of each column"
     elif target.table.properties.is_iceberg_compatible:
-        cause = "Its files have ids for Iceberg"
+        cause = "The table is compatible with Iceberg: the data files must hold the id of each column"
     elif target.write_spec().keep_partition_columns:
-        cause = "Its files hold the partition columns, too"
+        cause = "The data files of the table must hold the partition columns"
     if cause is not None:
         raise UnsupportedFeatureError(
-            "Files cannot be added to this table as they are", cause=cause, remedy="Append their rows", features=[]
+            "Files cannot be added to this table as they are",
+            cause=cause,
+            remedy="Read the files and append their rows: table.append(pyarrow.parquet.read_table(path))",
+            features=[],
         )
 
 
-# Which files
+# Paths
 
 
 def _log_path(store: LogStore, location: str | PathLike[str]) -> str:
-    """A path as the log spells it: relative below the root, otherwise absolute.
+    """Return a path as the log spells it. Below the root of the table it is relative, otherwise absolute.
 
     Raises:
         InvalidRequestError: The value is not a path, leaves the table's directory, or is reserved for other files.
-        UnsupportedStoreError: It lies where the table may not read.
+        UnsupportedStoreError: The path is outside the locations that the table may read.
     """
     text = fspath(location)
     if not isinstance(text, str) or not text.strip() or "\0" in text:
@@ -209,44 +215,48 @@ def _log_path(store: LogStore, location: str | PathLike[str]) -> str:
         raise InvalidRequestError(f"{text!r} is not the path of a file", cause=e.problem) from e
     root = store.data_filesystem()[1].rstrip("/") + "/"
     if store.uri.startswith("file:"):
-        # By two names, one file would be in the table twice. The root itself may be a link.
+        # A file that is reached through a link has two paths, and could be added twice. The root itself may be a link.
         real = os.path.realpath(place)
         base = root if place.startswith(root) else "/"
         if real != os.path.realpath(base).rstrip("/") + "/" + place[len(base) :]:
             raise InvalidRequestError(
-                f"{text} is reached through a link", cause=f"It is {real}", remedy="Name the file itself", path=text
+                f"{text} is a symbolic link, or lies below one",
+                cause=f"The file is {real}",
+                remedy=f"Pass {real!r}",
+                path=text,
             )
     if not place.startswith(root):
         return local_path_in_log(spelled) if text.startswith("file:") else spelled
     inside = place[len(root) :]
     if any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in inside.split("/")):
         raise InvalidRequestError(
-            f"{inside} is not the place of a data file",
-            cause="Names that begin with _ or a dot are those of logs, change data and deletion vectors",
-            remedy="Move the file, or give it another name",
+            f"{inside} is not a valid path for a data file",
+            cause="Names that begin with _ or a dot are reserved for logs, change data and deletion vectors",
+            remedy="Rename the file, or move it to another directory",
             path=inside,
         )
     return encode_path(inside)
 
 
 def _files_at(store: LogStore, paths: Sequence[str]) -> list[FileMeta]:
-    """The files, `path` as the log spells it. Raises MissingFileError, InvalidRequestError, StorageError."""
+    """Return the files, with `path` as the log spells it. Raises MissingFileError, InvalidRequestError,
+    StorageError."""
     if not paths:
-        raise InvalidRequestError("No file is named", remedy="Pass at least one path")
+        raise InvalidRequestError("paths is empty", remedy="Pass at least one path")
     places = [store.resolve(path) for path in paths]
     _refuse_twice(paths, [posixpath.normpath(place) for place in places])
     store.ensure_regular(places)
     try:
         infos = store.data_filesystem()[0].get_file_info(places)
     except OSError as e:
-        raise StorageError("Cannot look up the files", cause=str(e), errno=e.errno) from e
+        raise StorageError("The files cannot be listed", cause=str(e), errno=e.errno) from e
     _refuse_of_other_tables(store, [decode_path(path) for path in paths if not is_absolute(path)])
     missing = [decode_path(p) for p, i in zip(paths, infos, strict=True) if i.type != pafs.FileType.File]
     if missing:
         raise MissingFileError(
-            f"{len(missing)} of the files do not exist, or are not files",
+            f"{len(missing)} of {len(paths)} paths are not existing files",
             cause=", ".join(missing[:_MOST_NAMED]),
-            remedy="Give absolute paths, or paths relative to the table's directory",
+            remedy="Pass absolute paths, or paths relative to the table's directory",
         )
     return [FileMeta(p, i.size, (i.mtime_ns or 0) // 1_000_000) for p, i in zip(paths, infos, strict=True)]
 
@@ -256,8 +266,8 @@ def _refuse_of_other_tables(store: LogStore, paths: Sequence[str]) -> None:
     if inner := inner_tables_above(store, directories):
         raise InvalidRequestError(
             f"There is a Delta table in {inner[0]}",
-            cause="Its files belong to it, and not all of them are live; its vacuum would delete them",
-            remedy="Append its rows, or clone it",
+            cause="The files belong to that table. Some may hold deleted rows, and its vacuum can delete any of them",
+            remedy="Append the rows of that table, or clone it",
         )
 
 
@@ -265,29 +275,29 @@ def _refuse_twice(paths: Sequence[str], places: Sequence[str]) -> None:
     seen: set[str] = set()
     for path, place in zip(paths, places, strict=True):
         if place in seen:
-            raise InvalidRequestError(f"The file {decode_path(path)} is named twice", remedy="Name each file once")
+            raise InvalidRequestError(f"The file {decode_path(path)} is in paths twice", remedy="Pass each file once")
         seen.add(place)
 
 
 def _ensure_new(snapshot: Snapshot, files: Sequence[FileMeta]) -> None:
-    """Refuse files that the log knows, live or removed, by whatever spelling of their paths."""
+    """Refuse files that the log names already, live or removed, however it spells their paths."""
     store = snapshot.store
     places = {posixpath.normpath(store.resolve(file.path)): decode_path(file.path) for file in files}
     names = [posixpath.basename(place) for place in places]
     file_names = string_array(sorted({*names, *map(encode_path, names)}))
     for described, what in ((snapshot.files(["path"]), "in the table"), (snapshot.tombstones(["path"]), "removed")):
         spelled = FileTable(described).path
-        # Few have such a name, and only those are spelled out.
+        # Only paths with the same file name, or with escapes, are resolved. These are few.
         last = pc.replace_substring_regex(spelled, "^.*/", "")
         alike = pc.filter(spelled, pc.or_(pc.is_in(last, value_set=file_names), pc.match_substring(last, "%")))
         again = sorted(places.keys() & {posixpath.normpath(p) for p in _resolved(store, alike.to_pylist())})
         if again:
             raise InvalidRequestError(
-                f"{len(again)} of the files are files of the table already",
+                f"{len(again)} of the files belong to the table already",
                 cause=", ".join(places[place] for place in again[:_MOST_NAMED]),
-                remedy="Leave them out"
+                remedy="Leave these files out"
                 if what == "in the table"
-                else "They were removed, and vacuum may delete them: restore that version, or copy them first",
+                else "The files were removed, and vacuum may delete them. Add copies, or restore a version with them",
                 paths=[places[place] for place in again[:_MOST_NAMED]],
             )
 
@@ -296,7 +306,7 @@ def _resolved(store: LogStore, paths: Sequence[str]) -> Iterator[str]:
     return map(store.resolve, paths)
 
 
-# Their partitions
+# Partition values
 
 
 def _values(
@@ -304,9 +314,9 @@ def _values(
     columns: Sequence[StructField],
     partition_values: PartitionValues | Sequence[PartitionValues] | None,
 ) -> list[dict[str, str | None]]:
-    """The partition values of each file, as the log has them: by physical names."""
+    """Return the partition values of each file, keyed by the physical names of the columns."""
     if partition_values is None:
-        logical = partition_values_of(files, columns, "Pass partition_values=…")
+        logical = partition_values_of(files, columns, 'Pass partition_values, for example {"day": "2024-01-31"}')
     elif isinstance(partition_values, Mapping):
         logical = [_values_by_column(partition_values, columns)] * len(files)
     elif (
@@ -317,8 +327,8 @@ def _values(
         logical = [_values_by_column(one, columns) for one in partition_values]
     else:
         raise InvalidRequestError(
-            "partition_values are values for all files, or a list with those of each file",
-            remedy=f"Pass a dict, or {len(files)} of them",
+            "partition_values must be one dict for all files, or a list with one dict for each file",
+            remedy=f"Pass one dict, or a list of {len(files)} dicts",
         )
     return [{physical_name(column): values[column.name] for column in columns} for values in logical]
 
@@ -331,8 +341,8 @@ def _values_by_column(partition_values: PartitionValues, columns: Sequence[Struc
         or len(partition_values) != len(names)
     ):
         raise InvalidRequestError(
-            f"{partition_values!r:.200} are not the values of the partition columns",
-            remedy=f"Give {', '.join(column.name for column in columns) or 'no value'}",
+            f"{partition_values!r:.200} does not have one value for each partition column",
+            remedy=f"Pass a dict with the keys {', '.join(column.name for column in columns) or '(none)'}",
         )
     folded = {name.lower(): value for name, value in partition_values.items()}
     return {column.name: _spelled(folded[column.name.lower()], column) for column in columns}
@@ -347,12 +357,12 @@ def _spelled(value: object, column: StructField) -> str | None:
         else:
             typed = pa.scalar(value, type_to_arrow(column.data_type)).as_py()
             if typed != value:
-                raise ValueError(f"It would become {typed!r}")
+                raise ValueError(f"The conversion changes it to {typed!r}")
         spelled = serialize_partition_value(typed, column.data_type)
     except (pa.ArrowException, ProtocolViolationError, TypeError, ValueError, OverflowError) as e:
         typed, cause = None, str(e)
     else:
-        cause = "An empty text is null in a table"
+        cause = "An empty partition value means null in a Delta table"
     if typed is None:
         raise InvalidRequestError(
             f"{value!r:.200} is not a value of the partition column {column.name}, a {column.data_type}",
@@ -362,11 +372,12 @@ def _spelled(value: object, column: StructField) -> str | None:
     return spelled
 
 
-# Their columns and rows
+# Columns and rows
 
 
 def _ensure_schemas_fit(schemas: Sequence[FileSchema], target: WriteTarget) -> None:
-    """A reader takes a file's columns for the table's without a cast: names and types must be the table's."""
+    """Check names and types of the columns. They must be those of the table, because readers do not cast columns of a
+    file."""
     table = to_physical(target.schema, target.table.column_mapping)
     physical = {
         physical_name(f) if target.table.column_mapping is not ColumnMappingMode.NONE else f.name
@@ -381,9 +392,9 @@ def _ensure_schemas_fit(schemas: Sequence[FileSchema], target: WriteTarget) -> N
             raise SchemaMismatchError(
                 f"The file {file_schema.path} does not have the table's columns",
                 cause="; ".join(problems),
-                remedy="Append its rows instead: append maps columns and casts"
+                remedy="Append the rows of the file instead: append() maps and casts columns"
                 if mapped
-                else "Write the file again with the names and types of the table, or append its rows",
+                else "Write the file again with the column names and types of the table, or append its rows",
                 problems=problems,
                 path=file_schema.path,
             )
@@ -412,8 +423,8 @@ def _misfits(file_type: DataType, table_type: DataType, path: str) -> Iterator[s
 
 
 def _shape(file_schema: FileSchema, target: WriteTarget, partition_columns: Sequence[StructField]) -> RowShape:
-    """The conditions that the rows of a file must satisfy. Raises SchemaMismatchError where the table would fill a
-    column of it."""
+    """Return the conditions that the rows of a file must satisfy. Raises SchemaMismatchError if the file lacks a column
+    whose values the table computes."""
     if not target.table.has_rules:
         return RowShape()
     from delta_orch.writing.row_rules import shape_rows
@@ -426,16 +437,17 @@ def _shape(file_schema: FileSchema, target: WriteTarget, partition_columns: Sequ
     filled += [values.name for values in shape.identities]
     if filled:
         raise SchemaMismatchError(
-            f"The file {file_schema.path} lacks columns that the table fills: {', '.join(filled)}",
-            cause="They have a default, are generated or are identity columns, and a file that is there has none",
-            remedy="Append its rows instead",
+            f"The file {file_schema.path} lacks columns whose values the table computes: {', '.join(filled)}",
+            cause="These columns have a default, or are generated or identity columns, and an existing file cannot be "
+            "filled",
+            remedy="Append the rows of the file instead: table.append(pyarrow.parquet.read_table(path))",
             path=file_schema.path,
         )
     return shape
 
 
 def _ensure_rows_fit(snapshot: Snapshot, adds: pa.Table, spec: WriteSpec, shape: RowShape) -> None:
-    """Read and check the rows where the table has rules for them."""
+    """Read and check the rows, if the table has rules for rows."""
     from delta_orch.engines.local.row_checks import batch_checks
 
     checks = batch_checks(spec.schema, shape.checks, shape.lengths)

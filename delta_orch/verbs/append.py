@@ -1,4 +1,4 @@
-"""`append`: new rows beside the old ones."""
+"""`append`: adds rows to a table."""
 
 from __future__ import annotations
 
@@ -30,34 +30,38 @@ def append(
     unit_column: UnitColumn | None = None,
     located: Sequence[UnitFiles] = (),
 ) -> CommitResult:
-    """Add rows; the first append creates the table, and of two first appends the second joins it.
+    """Add rows. The first append creates the table. If two writers append first, the second one adds its rows to the
+    table that the other created.
 
-    Reads nothing (a blind append), so it never conflicts with another append. Of two that take values of the same
-    identity column one runs again, behind the values of the other, if its data can be read twice.
+    An append reads no rows of the table (a blind append), so it never conflicts with another append. If two appends
+    generate values of the same identity column, the second one generates its values again, after those of the first.
+    For this its data must be readable twice.
 
-    With a `txn` that `replaces`, the files that its unit added leave in the same commit (`unit_files.files_of_unit`).
+    With a `txn` that `replaces`, the same commit removes the files that its unit added before
+    (`unit_files.files_of_unit`).
 
     Args:
         schema_mode: `merge` adds the columns that the table does not have, in the same commit.
-        within: What every row must satisfy; null is a violation.
-        unit_column: A further column of the rows, with their unit.
+        within: A predicate that every row must satisfy. Null is a violation.
+        unit_column: A further column that holds the unit of each row.
         located: The files of replaced units, if the caller located them already.
 
-    Returns: `skipped` where a transaction id is recorded: then the data was not consumed. Also where the data has no
-        rows, and no transaction id is given.
+    Returns: `skipped` if the transaction id is recorded already. In that case the data was not read. Also `skipped` if
+    the data has no rows and no transaction id is given.
 
     Raises:
         SchemaMismatchError: The rows do not fit. Nothing was written.
-        InvalidRequestError: `schema_mode` is `overwrite`: rows of the old schema would stay. Nothing was written.
-        ConstraintViolationError: A row breaks a rule of the table, or `within`. Nothing was committed; orphan
-            files may stay.
-        RedoNotPossibleError: The rows of a replaced unit cannot be told from others. Nothing was written.
+        InvalidRequestError: `schema_mode` is `overwrite`, but an append keeps rows of the old schema. Nothing was
+            written.
+        ConstraintViolationError: A row breaks a rule of the table, or `within`. Nothing was committed. Files without a
+            commit may stay until the next vacuum.
+        RedoNotPossibleError: The rows of a replaced unit cannot be separated from other rows. Nothing was written.
         ConflictError: Another commit changed metadata or protocol, or recorded the same application id.
     """
     mode = None if schema_mode is None else parse_schema_mode(schema_mode)
     if mode is SchemaMode.OVERWRITE:
         raise InvalidRequestError(
-            'schema_mode="overwrite" replaces the schema, and an append keeps the rows that have it',
+            'An append cannot use schema_mode="overwrite", because it keeps the rows of the old schema',
             remedy='Use overwrite(), or schema_mode="merge"',
         )
     parameters = {"mode": "Append"}

@@ -81,7 +81,7 @@ class Column:
         (lambda t: t.snapshot(timestamp=1.5), r"1\.5 is not a point in time\.\nPass a datetime"),
         (lambda t: t.append([{"id": 1}], txn="x"), r"A str is not an idempotency key\.\nPass TxnId"),
         (lambda t: t.append(duckdb.connect()), r"a DuckDB relation \(connection.sql\)"),
-        (lambda t: t.add_files(["nope.parquet"]), "nope.parquet.\nGive absolute paths, or paths relative"),
+        (lambda t: t.add_files(["nope.parquet"]), "nope.parquet.\nPass absolute paths, or paths relative"),
     ],
     ids=["where", "value", "constraint", "columns", "type", "time", "txn", "data", "files"],
 )

@@ -122,7 +122,7 @@ def test_several_changes_are_one_commit_or_none(filled: DeltaTable) -> None:
     with pytest.raises(InvalidPropertyError):
         filled.alter().set_properties({"b": "1"}).set_properties({"delta.nope": "1"}).commit()
     assert filled.version() == 1
-    with pytest.raises(InvalidRequestError, match="nothing to alter"):
+    with pytest.raises(InvalidRequestError, match="has no changes"):
         filled.alter().commit()
 
 

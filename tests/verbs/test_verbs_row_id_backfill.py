@@ -125,7 +125,7 @@ def test_a_suspended_table_is_refused(table: DeltaTable, days: Any) -> None:
     table.append(
         days(("a", 1)), properties={"delta.feature.rowTracking": "supported", "delta.rowTrackingSuspended": "true"}
     )
-    with pytest.raises(InvalidRequestError, match="gives its rows no ids"):
+    with pytest.raises(InvalidRequestError, match="does not assign row ids"):
         give_rows_ids(table.log, table.snapshot, options=CommitOptions())
     with pytest.raises(InvalidRequestError):
         table.alter().set_properties(ENABLED).commit()

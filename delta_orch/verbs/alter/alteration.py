@@ -1,4 +1,4 @@
-"""The alteration itself: changes are collected, checked against the newest version, and committed as one."""
+"""Runs an alteration: checks the collected changes against the newest version and commits them together."""
 
 from __future__ import annotations
 
@@ -73,30 +73,34 @@ def alter(
     engine: EngineChoice,
     options: CommitOptions,
 ) -> CommitResult:
-    """Apply the changes in their order to the newest version, and commit what they leave as one version.
+    """Apply the changes in order to the newest version, and commit the result as one version.
 
-    Rows are read, through the engine, only for what must be proven of them, and files are written only where a feature
-    is dropped that they need (`rewriting`). Some changes take further commits before (`preparation`): enabling row
-    tracking on a table with files, dropping it, dropping V2 checkpoints.
+    The engine reads rows only if a change must be proven for them. It writes files only if a dropped feature needs it
+    (`rewriting`). Some changes need further commits first (`preparation`): enabling row tracking on a table with files,
+    dropping row tracking, and dropping V2 checkpoints.
 
-    Returns: `skipped` where the table is that way already: then nothing was committed.
+    Returns: `skipped` if the table has all changes already. In that case nothing was committed.
 
     Raises:
-        InvalidRequestError and its kinds: A change cannot be; all or none are made.
-        ConstraintViolationError: Rows stand against it.
+        InvalidRequestError and its subclasses: A change is impossible. No change was made.
+        ConstraintViolationError: Existing rows violate a change.
         UnsupportedFeatureError: This release could not write the table afterwards.
-        ConflictError: Another commit changed the table while its rows were read, or did so repeatedly. A change that
-            depends on the table's definition alone starts again by itself, from the version that won.
+        ConflictError: Other commits changed the table while its rows were read, or changed it repeatedly. A change that
+            depends only on the table's definition is tried again on the new version.
     """
     if not changes:
-        raise InvalidRequestError("There is nothing to alter", remedy="Call one of its methods before commit()")
+        raise InvalidRequestError(
+            "The alteration has no changes",
+            remedy='Add one before commit(), such as alter().set_comment("id", "key").commit()',
+        )
     ensure_options(options, CommitOptions)
-    ensure_unscoped(options, "An alteration is of the whole table")
+    ensure_unscoped(options, "An alteration changes the whole table")
     is_dry_run = options.get("dry_run", False)
     rewriter = FileRewriter(lambda: select_engine(None, engine), dry_run=is_dry_run)
     for attempt in range(_MAX_RESTARTS):
         snapshot = read_snapshot()
-        # Check this before the changes, which may be impossible a second time (a column that exists).
+        # Check the transaction id before the changes. A change may be impossible a second time: the column exists
+        # already.
         recorded = Transaction(log, snapshot, operation="ALTER TABLE", **options)
         if recorded.stale_txns():
             return recorded.commit()
@@ -113,7 +117,7 @@ def alter(
                 _write_checkpoint(log, read_snapshot, result.version)
             return result
         except (ConflictError, CommitRetriesExhaustedError) as e:
-            # The rows would have to be read again, and the caller decides about that.
+            # Only the caller may decide to read the rows again.
             if (
                 attempt == _MAX_RESTARTS - 1
                 or options.get("read_version") is not None
@@ -123,9 +127,9 @@ def alter(
             _LOGGER.info("The alteration starts again: %s", e)
             time.sleep(random.random() * _LONGEST_PAUSE_S)
     raise CommitRetriesExhaustedError(
-        f"The table was not ready for the alteration after {_MAX_RESTARTS} attempts",
-        cause="What it needs to be prepared was undone each time by other writers",
-        remedy="Try again when fewer writers are at work",
+        f"The alteration did not succeed in {_MAX_RESTARTS} attempts",
+        cause="Other writers changed the table during each attempt",
+        remedy="Try again when fewer writers are active",
         attempts=_MAX_RESTARTS,
     )
 
@@ -135,8 +139,8 @@ def _depends_on_definition_alone(draft: Draft) -> bool:
 
 
 def _write_checkpoint(log: TableLog, read_snapshot: Callable[[], Snapshot], version: int) -> None:
-    """So that the log from here on can be read alone. The change stands without it, whatever goes wrong with reading
-    the table again or with writing; the next checkpoint will do."""
+    """Write a checkpoint, so that readers need no older part of the log. The change is committed already, so an error
+    is only logged. The next checkpoint has the same effect."""
     try:
         checkpoint(log, read_snapshot())
     except DeltaError as e:
@@ -144,7 +148,8 @@ def _write_checkpoint(log: TableLog, read_snapshot: Callable[[], Snapshot], vers
 
 
 def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draft, Operation]:
-    """The table after the changes, settled, and the `commitInfo` of the changes. Pure log work."""
+    """Return the table after the changes, with its protocol, and the `commitInfo` of the changes. Only the log is
+    read."""
     start = Draft.of(snapshot)
     draft = start
     steps: list[tuple[Change, Draft, Draft]] = []
@@ -163,7 +168,8 @@ def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draf
 
 
 def _operation(steps: Sequence[tuple[Change, Draft, Draft]], settled: TableConfiguration) -> Operation:
-    """The operation of the commit. One change is recorded as by Delta on Spark, several as a list of changes."""
+    """Return the operation of the commit. One change is recorded as Delta on Spark does, several as a list of
+    changes."""
     operations = []
     for change, before, after in steps:
         # The protocol depends on all changes, because each may need features.
@@ -209,14 +215,14 @@ def _commit(
     if draft.relies_on_files:
         transaction.read_whole_table()
         if draft.mapped_schema is None:
-            # Files that get other names get statistics under them.
+            # With column mapping off, the files are rewritten and get statistics under the new names.
             ensure_files_have_statistics(snapshot, draft.clustering or ())
     has_rewritten = rewriter.stage(transaction, draft) if draft.unwanted else False
     return transaction.commit() if is_changed or has_rewritten else transaction.skip()
 
 
 def _stage(transaction: Transaction, draft: Draft) -> bool:
-    """Stage what is different. Returns whether anything is."""
+    """Stage the actions that differ from the snapshot. Return whether there are any."""
     snapshot, table = draft.snapshot, draft.table
     is_changed = False
     if table.protocol != snapshot.protocol:
@@ -234,7 +240,8 @@ def _stage(transaction: Transaction, draft: Draft) -> bool:
 
 
 def with_synced_identities(engine: Engine, draft: Draft) -> Draft:
-    """The draft with the high-water marks of `synced` moved to the values of the rows. Only these columns are read."""
+    """Return the draft with the high-water marks of the `synced` columns moved to the values of the rows. Only these
+    columns are read."""
     snapshot, table = draft.snapshot, draft.table
     fields = [field for name in draft.synced if (field := table.schema.find(name)) is not None]
     columns = tuple(field.name for field in fields)
@@ -252,13 +259,13 @@ _MAX_VALUE_CHARACTERS = 200
 
 
 def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableConfiguration, proof: RowProof) -> None:
-    """Read the rows that could break a condition, as the table will name and type them.
+    """Check a condition against the existing rows, with the names and types that they will have.
 
-    Files whose statistics rule a violation out are not opened.
+    A file is not opened if its statistics exclude a violation.
 
     Raises:
-        ConstraintViolationError: A row breaks it, and is shown. Nothing was changed.
-        UnsupportedExpressionError: The engine cannot evaluate it; the other one can.
+        ConstraintViolationError: A row violates the condition. The message shows the row. Nothing was changed.
+        UnsupportedExpressionError: This engine cannot evaluate the condition, but the other engine can.
     """
     prunable = _resolves_alike(proof.violation, snapshot)
     files = snapshot.files(SCAN_COLUMNS, proof.violation if prunable else None)
@@ -275,16 +282,17 @@ def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableConfigur
         raise ConstraintViolationError(
             f"A row of the table violates the {proof.name}",
             cause=f"It must satisfy {proof.condition}; the row is {shown}",
-            remedy="Correct or delete such rows first; the table is unchanged",
+            remedy="Correct or delete such rows first. The table is unchanged",
             constraint=proof.name,
             row=row,
         )
 
 
 def _ensure_condition(engine: Engine, table: TableConfiguration, proof: RowProof) -> None:
-    """Look at a condition without rows; not at one that only the other engine can evaluate.
+    """Check that a condition is valid, on a table without rows. A condition that only the other engine can evaluate is
+    not checked.
 
-    Raises InvalidExpressionError: It is no condition.
+    Raises InvalidExpressionError: The expression is not a valid condition.
     """
     try:
         engine.to_arrow(engine.filter(engine.relation(schema_to_arrow(table.schema).empty_table()), proof.violation))
@@ -293,7 +301,7 @@ def _ensure_condition(engine: Engine, table: TableConfiguration, proof: RowProof
 
 
 def _resolves_alike(violation: Expression, snapshot: Snapshot) -> bool:
-    """Whether the statistics of the snapshot's files speak of the same columns and types."""
+    """Whether the statistics of the snapshot's files have the same columns and types as the condition."""
     try:
         return resolve_expression(violation, snapshot.schema) == violation
     except (ColumnNotFoundError, InvalidExpressionError):
@@ -307,7 +315,7 @@ def ensure_files_have_statistics(snapshot: Snapshot, columns: Sequence[Path]) ->
         columns: Physical paths.
 
     Raises:
-        InvalidRequestError: A file lacks them. Nothing was changed.
+        InvalidRequestError: A file lacks statistics. Nothing was changed.
     """
     texts = FileTable(snapshot.files(["stats"])).stats
     if not columns or not len(texts):
@@ -318,8 +326,8 @@ def ensure_files_have_statistics(snapshot: Snapshot, columns: Sequence[Path]) ->
         if missing:
             raise InvalidRequestError(
                 f"{missing} files have no statistics of {quote_path(path)}",
-                cause="A table can only be clustered by columns that every file has statistics of",
-                remedy="Rewrite those files first, for example by overwriting the table with its own rows",
+                cause="Clustering columns need statistics in every file",
+                remedy="Rewrite the table with its own rows first: table.overwrite(table.snapshot())",
                 column=".".join(path),
                 files=missing,
             )

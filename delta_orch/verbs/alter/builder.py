@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 def _field_of(
     path: ColumnPath, data_type: DataType | pa.DataType | str, nullable: bool = True, comment: str | None = None
 ) -> StructField:
-    """A column that has no name yet, of a type, ours or Arrow's, or its text.
+    """Return a column without a name, from a type of this package, a type of Arrow, or a type in Spark SQL.
 
     Raises:
-        SchemaMismatchError: It is not a type.
+        SchemaMismatchError: The value is not a type.
         InvalidPropertyError: The comment holds a credential.
     """
     ensure_no_credential(comment, "comment of the column")
@@ -49,9 +49,9 @@ class Alteration:
 
         table.alter().set_properties({"delta.columnMapping.mode": "name"}).rename_column("id", "order_id").commit()
 
-    Nothing is read or written before `commit()`. An impossible change raises there, for every method of this class.
-    Each method returns the alteration itself. A column is named by text (`"a"`, `"s.a"`, a name with dots in backticks)
-    or by a sequence of names. `element`, `key` and `value` lead into arrays and maps.
+    Nothing is read or written before `commit()`. `commit()` raises an error if a change is impossible. Each method
+    returns the alteration itself. A column is named by text (`"a"`, `"s.a"`, a name with dots in backticks) or by a
+    sequence of names. `element`, `key` and `value` lead into arrays and maps.
     """
 
     def __init__(self, log: TableLog, read_snapshot: Callable[[], Snapshot]) -> None:
@@ -63,7 +63,7 @@ class Alteration:
         self._changes.append(change)
         return self
 
-    # Properties and texts
+    # Properties, name and description
 
     def set_properties(self, properties: Mapping[str, str]) -> Alteration:
         """Set table properties. The protocol gains the features that they need.
@@ -74,7 +74,7 @@ class Alteration:
         return self._also(table_changes.set_properties(property_texts(properties)))
 
     def unset_properties(self, *keys: str, if_exists: bool = False) -> Alteration:
-        """Remove properties. Their defaults apply again. A property that is not set is an error unless `if_exists`."""
+        """Remove properties. Their defaults apply again. A missing property is an error unless `if_exists` is true."""
         return self._also(table_changes.unset_properties(keys, if_exists))
 
     def set_name(self, name: str) -> Alteration:
@@ -93,7 +93,7 @@ class Alteration:
         return self._also(table_changes.add_features(names))
 
     def drop_feature(self, name: str, *, truncate_history: bool = False) -> Alteration:
-        """Remove a table feature. The error names what the user must decide first.
+        """Remove a table feature. If something must be done first, the error names it.
 
         `commit` rewrites files that only readers of the feature understand (`columnMapping`, `typeWidening`,
         `deletionVectors`, `variantShredding`). Rows and row ids do not change. If older versions may need the feature,
@@ -139,17 +139,17 @@ class Alteration:
         """Add a column or a field of a struct. It is null in existing rows.
 
         Args:
-            data_type: A type, also one of Arrow, or its text in Spark SQL: `bigint`, `decimal(10,2)`,
+            data_type: A type of this package or of Arrow, or a type in Spark SQL: `bigint`, `decimal(10,2)`,
                 `array<struct<a:int>>`, `varchar(20)`.
             nullable: False is allowed only if the table, or the struct of a field, has no rows.
-            first, after: The position among its siblings, by default the end.
+            first, after: The position among the columns of the same level, by default the end.
         """
         new = NewColumn(path, _field_of(path, data_type, nullable, comment), Position(first, after))
         return self._also(column_changes.add_columns((new,)))
 
     def add_columns(self, columns: object) -> Alteration:
         """Add several columns to the end: a mapping of names to types, or a schema as `DeltaTable.create` takes it."""
-        # A schema of Polars is a mapping, too, of names to types of its own.
+        # A schema of Polars is also a mapping, but its types are those of Polars.
         if isinstance(columns, Mapping) and not hasattr(columns, "__arrow_c_schema__"):
             new = tuple(NewColumn(path, _field_of(path, data_type)) for path, data_type in columns.items())
         else:
@@ -157,12 +157,13 @@ class Alteration:
 
             new = tuple(NewColumn((field.name,), field) for field in parse_schema_argument(columns))
         if not new:
-            raise InvalidRequestError("No column is named", remedy="Name at least one column")
+            raise InvalidRequestError("The list of columns is empty", remedy="Pass at least one column")
         return self._also(column_changes.add_columns(new))
 
     def sync_identity(self, path: ColumnPath) -> Alteration:
-        """Let an identity column go on behind the values that rows have brought themselves (`allow_explicit_insert`),
-        which would come again otherwise. The column is read. Another commit that adds rows meanwhile is a conflict."""
+        """Continue an identity column after the values that rows brought themselves (`allow_explicit_insert`).
+        Otherwise the column could generate these values again. `commit` reads the column. It conflicts with another
+        commit that adds rows meanwhile."""
         return self._also(column_changes.sync_identity(path))
 
     def rename_column(self, path: ColumnPath, new_name: str) -> Alteration:
@@ -170,16 +171,18 @@ class Alteration:
         return self._also(column_changes.rename_column(path, new_name))
 
     def drop_columns(self, *paths: ColumnPath, if_exists: bool = False) -> Alteration:
-        """Remove columns. No file is rewritten: the values stay in the files until `purge`. Needs column mapping. A
-        column that is not there is an error unless `if_exists`."""
+        """Remove columns. No file is rewritten, and the values stay in the files until `purge`. Needs column mapping. A
+        missing column is an error unless `if_exists` is true."""
         if not paths:
-            raise InvalidRequestError("No column is named", remedy="Name at least one column")
+            raise InvalidRequestError("The list of columns is empty", remedy="Pass at least one column")
         return self._also(column_changes.drop_columns(paths, if_exists))
 
     def move_column(self, path: ColumnPath, *, first: bool = False, after: str | None = None) -> Alteration:
-        """Put a column first, or after one of its siblings."""
+        """Move a column to the front, or after another column of the same level."""
         if not first and after is None:
-            raise InvalidRequestError("Nothing says where the column goes", remedy="Pass first=True or after=")
+            raise InvalidRequestError(
+                "The new position of the column is missing", remedy="Pass first=True, or after='name'"
+            )
         return self._also(column_changes.move_column(path, Position(first, after)))
 
     def change_type(self, path: ColumnPath, data_type: DataType | pa.DataType | str) -> Alteration:
@@ -218,25 +221,25 @@ class Alteration:
         "Clustered Table")."""
         return self._also(table_changes.cluster_by(columns))
 
-    # The end
+    # Commit
 
     def preview(self) -> TableConfiguration:
-        """The table as `commit` would leave it. No row is read and nothing is written. Raises as `commit`."""
+        """Return the table as `commit` would leave it. No row is read and nothing is written. Raises as `commit`."""
         return plan_alteration(self._read_snapshot(), self._changes)[0].table
 
     def commit(self, *, engine: EngineChoice = "auto", **options: Unpack[CommitOptions]) -> CommitResult:
         """Commit all changes, in their order, as the table's next version.
 
         Args:
-            engine: Reads the rows that a new constraint or NOT NULL must hold for. Other rows are not read.
+            engine: The engine that reads existing rows, if a new constraint or NOT NULL must be checked.
             options: `CommitOptions`.
 
         Returns: `skipped` if the table has all the changes already, or if the `txn` is recorded.
 
         Raises:
             InvalidRequestError (and its subclasses): A change is impossible. Nothing was changed.
-            ConstraintViolationError: Rows violate it. The message shows one. Nothing was changed.
+            ConstraintViolationError: Rows violate a new constraint. The message shows one row. Nothing was changed.
             UnsupportedFeatureError: This release could not write the table afterwards. Nothing was changed.
-            ConflictError: Another writer's commit is in conflict. Nothing was changed. Try again.
+            ConflictError: The commit of another writer conflicts with this one. Nothing was changed. Try again.
         """
         return alter(self._log, self._read_snapshot, tuple(self._changes), engine, options)

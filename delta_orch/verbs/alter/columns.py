@@ -1,4 +1,4 @@
-"""Changes of columns: which there are, where they stand, what they are called, and how each is defined."""
+"""Changes of columns: adding, dropping, renaming, moving and redefining them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 
 
 class Position(NamedTuple):
-    """Where a column goes among its siblings: to the front, after one of them, or with neither to the end."""
+    """The position of a column among the columns of the same level: first, after another column, or by default last."""
 
     first: bool = False
     after: str | None = None
@@ -48,17 +48,17 @@ class Position(NamedTuple):
         return "FIRST" if self.first else None if self.after is None else f"AFTER {self.after}"
 
     def place(self, struct: StructType, field: StructField) -> StructType:
-        """The struct, which lacks the field, with it. Raises InvalidRequestError where there is no such sibling."""
+        """Return the struct with the field inserted. Raises InvalidRequestError if the struct has no column `after`."""
         fields = list(struct)
         index = 0 if self.first else len(fields)
         if self.after is not None:
             if self.first:
-                raise InvalidRequestError("A column goes first or after another, not both", remedy="Give one of them")
+                raise InvalidRequestError("first and after exclude each other", remedy="Pass one of them")
             sibling = struct.find(self.after)
             if sibling is None:
                 raise InvalidRequestError(
                     f"There is no column {self.after!r} to put {field.name!r} after",
-                    remedy=f"Name one of {', '.join(struct.names)}",
+                    remedy=f"Pass one of {', '.join(struct.names)}",
                     column=self.after,
                 )
             index = fields.index(sibling) + 1
@@ -66,7 +66,7 @@ class Position(NamedTuple):
 
 
 class NewColumn(NamedTuple):
-    """A column to be added; its path ends with its own name."""
+    """A column to add. Its path ends with its own name."""
 
     path: ColumnPath
     field: StructField
@@ -74,13 +74,13 @@ class NewColumn(NamedTuple):
 
 
 def _find(draft: Draft, path: ColumnPath) -> tuple[Path, StructField]:
-    """An existing column. Raises ColumnNotFoundError."""
+    """Return the path and the field of an existing column. Raises ColumnNotFoundError."""
     resolved = resolve_path(draft.schema, path)
     return resolved, field_at(draft.schema, resolved)
 
 
 def add_columns(columns: Sequence[NewColumn]) -> Change:
-    """Rows that are there get null in them. Raises InvalidRequestError, ColumnNotFoundError."""
+    """Add columns, which are null in existing rows. Raises InvalidRequestError, ColumnNotFoundError."""
 
     def parameters(before: Draft, after: Draft) -> dict[str, object]:
         listed = []
@@ -100,21 +100,22 @@ def _add(draft: Draft, column: NewColumn) -> Draft:
     if _is_taken(draft.schema, path):
         raise InvalidRequestError(
             f"There is a column {quote_path(path)} already",
-            cause="Names of columns do not differ in case alone",
-            remedy="Take another name",
+            cause="Names of columns must differ in more than case",
+            remedy="Choose another name",
             column=".".join(path),
         )
     field = replace(column.field, name=path[-1])
     if is_identity(field) or is_generated(field) or CURRENT_DEFAULT in field.metadata:
         raise InvalidRequestError(
             f"Column {quote_path(path)} cannot be added as an identity, generated or default column",
-            cause="The rows that are there would not have its values",
-            remedy="Define it when the table is created; a default can be set on a column that is there",
+            cause="Existing rows would have no value for it",
+            remedy="Define the column when the table is created. A default can be set after the column is added: "
+            "set_default()",
             column=".".join(path),
         )
     schema = with_struct(draft.schema, path[:-1], lambda struct: column.position.place(struct, field))
     draft = draft.with_schema(schema)
-    # There is no row yet that could have a value in it.
+    # Existing rows have null in the new column, so NOT NULL is possible only without rows.
     return draft if field.nullable else draft.with_proof(not_null_proof(draft.schema, path))
 
 
@@ -129,8 +130,8 @@ def _is_taken(schema: StructType, path: Path) -> bool:
 
 
 def rename_column(named: ColumnPath, new_name: str) -> Change:
-    """Data files keep the physical name, so none is touched. Needs column mapping. Raises InvalidRequestError,
-    ColumnNotFoundError."""
+    """Rename a column. Data files know it by its physical name, so no file is rewritten. Needs column mapping. Raises
+    InvalidRequestError, ColumnNotFoundError."""
 
     def apply(draft: Draft) -> Draft:
         path, field = _find(draft, named)
@@ -140,7 +141,7 @@ def rename_column(named: ColumnPath, new_name: str) -> Change:
         target = (*path[:-1], new_name)
         if new_name.lower() != field.name.lower() and _is_taken(draft.schema, target):
             raise InvalidRequestError(
-                f"There is a column {quote_path(target)} already", remedy="Take another name", column=".".join(target)
+                f"There is a column {quote_path(target)} already", remedy="Choose another name", column=".".join(target)
             )
         ensure_not_depended_on(draft.table, path, "renamed")
         schema = with_struct(
@@ -162,8 +163,8 @@ def rename_column(named: ColumnPath, new_name: str) -> Change:
 
 
 def drop_columns(paths: Sequence[ColumnPath], if_exists: bool) -> Change:
-    """Data files keep the values, which nobody sees any more. Needs column mapping. Raises InvalidRequestError,
-    ColumnNotFoundError."""
+    """Drop columns. Data files keep the values, but no reader sees them. Needs column mapping. Raises
+    InvalidRequestError, ColumnNotFoundError."""
 
     def found(draft: Draft) -> list[Path]:
         resolved = []
@@ -194,12 +195,12 @@ def _drop(draft: Draft, path: Path, field: StructField) -> Draft:
         (clustering, "clustered"),
     ):
         if any(name is not None and name[: len(path)] == path for name in names):
-            raise _not_droppable(path, f"The table is {what} by it")
+            raise _not_droppable(path, f"The table is {what} by this column")
     schema = with_struct(draft.schema, path[:-1], lambda struct: StructType(tuple(f for f in struct if f is not field)))
     ensure_not_depended_on(draft.table.with_schema(schema), path, "dropped")
     if type_at(schema, path[:-1]) == StructType(()):
         inside = f"the struct {quote_path(path[:-1])}" if path[:-1] else "the table"
-        raise _not_droppable(path, f"It is the last one of {inside}")
+        raise _not_droppable(path, f"It is the only column of {inside}")
     return _with_statistics_columns(draft.with_schema(schema), path, None)
 
 
@@ -208,7 +209,7 @@ def _not_droppable(path: Path, cause: str) -> InvalidRequestError:
 
 
 def move_column(named: ColumnPath, position: Position) -> Change:
-    """The order of columns is the schema's alone: no file is touched. Raises InvalidRequestError,
+    """Move a column. Only the schema holds the order of columns, so no file is rewritten. Raises InvalidRequestError,
     ColumnNotFoundError."""
 
     def apply(draft: Draft) -> Draft:
@@ -232,7 +233,7 @@ def move_column(named: ColumnPath, position: Position) -> Change:
 
 
 def column_json(path: Path, field: StructField) -> dict[str, object]:
-    """A column as `commitInfo` shows it: its whole path as its name."""
+    """Return a column as `commitInfo` shows it, with its full path as the name."""
     return {
         "name": ".".join(path),
         "type": data_type_to_json(field.data_type),
@@ -245,14 +246,14 @@ def _ensure_mapped(draft: Draft, path: Path, change: str) -> None:
     if draft.table.column_mapping is ColumnMappingMode.NONE:
         raise InvalidRequestError(
             f"Column {quote_path(path)} cannot be {change} without column mapping",
-            cause="Data files know the column by this name",
-            remedy='Set the property delta.columnMapping.mode to "name" first, or in the same alteration',
+            cause="Data files hold the column under this name",
+            remedy='Set it first, or in the same alteration: set_properties({"delta.columnMapping.mode": "name"})',
             features=["columnMapping"],
         )
 
 
 def _with_statistics_columns(draft: Draft, old: Path, new: Path | None) -> Draft:
-    """Keep the property that lists the columns with statistics in step with their names."""
+    """Update the property that lists the columns with statistics after a column was renamed or dropped."""
     key = next((k for k in draft.configuration if k.lower() == _STATS_COLUMNS.lower()), None)
     if key is None:
         return draft
@@ -268,7 +269,7 @@ def _with_statistics_columns(draft: Draft, old: Path, new: Path | None) -> Draft
 
 
 def _change_column(named: ColumnPath, apply: Callable[[Draft], Draft]) -> Change:
-    """A change of one column's definition."""
+    """Make a change of the definition of one column."""
 
     def parameters(before: Draft, after: Draft) -> dict[str, object]:
         around, _ = nearest_field(after.schema, resolve_path(after.schema, named))
@@ -282,13 +283,13 @@ def _changed(draft: Draft, named: ColumnPath, change: Callable[[StructField], St
 
 
 def _with_note(field: StructField, key: str, text: str | None) -> StructField:
-    """The column with a text in its metadata; without it for an empty one, or None."""
+    """Return the column with a text in its metadata. An empty text or None removes the entry."""
     kept = {name: value for name, value in field.metadata.items() if name != key}
     return replace(field, metadata={**kept, key: text} if text else kept)
 
 
 def set_comment(named: ColumnPath, comment: str) -> Change:
-    """The empty text removes it."""
+    """Set a column's comment. An empty text removes it."""
 
     def apply(draft: Draft) -> Draft:
         ensure_no_credential(comment, "comment of the column")
@@ -298,14 +299,15 @@ def set_comment(named: ColumnPath, comment: str) -> Change:
 
 
 def sync_identity(named: ColumnPath) -> Change:
-    """Values that rows provided themselves are not generated again. Raises InvalidRequestError, ColumnNotFoundError."""
+    """Continue an identity column after the values that rows brought themselves. Raises InvalidRequestError,
+    ColumnNotFoundError."""
 
     def apply(draft: Draft) -> Draft:
         path, field = _find(draft, named)
         if len(path) > 1 or not is_identity(field):
             raise InvalidRequestError(
                 f"The column {quote_path(path)} is not an identity column",
-                remedy="Name a column whose values the table makes",
+                remedy="Pass an identity column: a column that the table fills with numbers of its own",
                 column=".".join(path),
             )
         return replace(draft, synced=(*draft.synced, *path))
@@ -314,7 +316,8 @@ def sync_identity(named: ColumnPath) -> Change:
 
 
 def set_not_null(named: ColumnPath) -> Change:
-    """Only where no row has a null in it. Raises InvalidRequestError, ColumnNotFoundError."""
+    """Make a column NOT NULL. The existing rows must have no null in it. Raises InvalidRequestError,
+    ColumnNotFoundError."""
 
     def apply(draft: Draft) -> Draft:
         path, field = _find(draft, named)
@@ -322,7 +325,7 @@ def set_not_null(named: ColumnPath) -> Change:
             return draft
         draft = _changed(draft, path, lambda field: replace(field, nullable=False))
         draft = draft.with_proof(not_null_proof(draft.schema, path))
-        # Writers without NOT NULL support ignore invariants as well.
+        # A writer that does not support the feature `invariants` would ignore NOT NULL.
         return replace(draft, features=draft.features | {"invariants"})
 
     return _change_column(named, apply)
@@ -333,7 +336,7 @@ def drop_not_null(named: ColumnPath) -> Change:
 
 
 def change_type(named: ColumnPath, data_type: DataType, lengths: Sequence[DeclaredLength]) -> Change:
-    """Widen a type, at any depth; files keep theirs, and the schema remembers what was (PROTOCOL, "Type Widening").
+    """Widen a type, at any depth. Files keep the old type, and the schema records it (PROTOCOL, "Type Widening").
     Raises InvalidRequestError, ColumnNotFoundError, UnsupportedFeatureError."""
 
     def apply(draft: Draft) -> Draft:
@@ -352,14 +355,14 @@ def change_type(named: ColumnPath, data_type: DataType, lengths: Sequence[Declar
 
 
 def _with_lengths(draft: Draft, path: Path, lengths: Sequence[DeclaredLength]) -> Draft:
-    """Set how many characters texts may have. Files are not rewritten, so the rows in them must fit."""
+    """Set the maximal length of texts, in characters. Files are not rewritten, so the existing rows must fit."""
     before, after = lengths_at(draft.schema, path), {length.place: length for length in lengths}
     for place, length in after.items():
         old = before.get(place)
         if old != length and (old is None or length.kind == "char" or length.max_characters < old.max_characters):
             raise InvalidRequestError(
                 f"Column {quote_path((*path, *place))} cannot go from {old or 'string'} to {length}",
-                cause="Rows of the table may hold longer texts, or texts that are not filled up. A char(n) or "
+                cause="Existing rows may hold longer texts, or texts without padding. A char(n) or "
                 "varchar(n) may become a varchar of as many characters or more, or a string",
                 remedy="Add a column of the new type",
                 column=".".join((*path, *place)),
@@ -372,23 +375,24 @@ def _ensure_may_become(draft: Draft, path: Path, before: DataType, data_type: Da
     if not is_widening(before, data_type):
         raise InvalidRequestError(
             f"Column {name} cannot go from {before} to {data_type}",
-            cause="Types may only become wider: byte, short, int, long; float, double; int or less to double; "
-            "date to timestamp_ntz; decimals in digits before the point and after it; integers to decimals",
-            remedy="Add a column of the new type, or replace the table: schema_mode='overwrite', in SQL OR REPLACE",
+            cause="A type can only become wider: byte, short, int, long; float, double; int and smaller to double; "
+            "date to timestamp_ntz; decimals with more digits before and after the point; integers to decimals",
+            remedy="Add a column of the new type, or replace the table: overwrite(…, schema_mode='overwrite'), in SQL "
+            "CREATE OR REPLACE",
             column=".".join(path),
         )
     if not draft.table.properties.enable_type_widening:
         raise UnsupportedFeatureError(
             f"Column {name} cannot become {data_type}: type widening is off",
-            cause="Readers must know that files hold the column in an older type",
-            remedy="Set delta.enableTypeWidening to true first, or in the same alteration",
+            cause="Files keep the older type, and readers need the feature typeWidening to read them",
+            remedy="Enable it first, or in the same alteration: set_properties({'delta.enableTypeWidening': 'true'})",
             features=["typeWidening"],
         )
     ensure_may_widen(draft.table, path, before, data_type)
 
 
 def set_default(named: ColumnPath, expression: str | None) -> Change:
-    """The value of the column in rows whose data lacks it; None removes the default. Raises InvalidRequestError,
+    """Set the value for rows that are written without the column. None removes the default. Raises InvalidRequestError,
     InvalidExpressionError, ColumnNotFoundError."""
 
     def apply(draft: Draft) -> Draft:
@@ -397,12 +401,12 @@ def set_default(named: ColumnPath, expression: str | None) -> Change:
         if expression is not None:
             if len(path) > 1:
                 raise InvalidRequestError(
-                    f"{quote_path(path)} is not a top-level column and cannot have a default of its own",
+                    f"{quote_path(path)} is a nested field, and only top-level columns can have a default",
                     remedy=f"Set the default of {quote_path(path[:1])}",
                 )
             if is_generated(field) or is_identity(field):
                 raise InvalidRequestError(
-                    f"Column {quote_path(path)} cannot have a default", cause="Its values are made another way"
+                    f"Column {quote_path(path)} cannot have a default", cause="It is a generated or an identity column"
                 )
             ensure_no_credential(expression, f"default of column {field.name}")
             text = ensure_default(field.name, expression)

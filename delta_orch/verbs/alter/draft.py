@@ -1,4 +1,4 @@
-"""The table as the changes of an alteration leave it, one after the other."""
+"""The draft of an alteration: the table after each of its changes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from delta_orch.table.protocol_upgrade import FileTrait
 
 
 class RowProof(NamedTuple):
-    """Conditions that every row of the table must satisfy before the change is committed.
+    """A condition that every row of the table must satisfy before the change is committed.
 
     Attributes:
-        name: What the error calls it.
-        condition: The condition in messages to the user.
-        violation: The rows that break it, resolved against the schema as the change leaves it.
+        name: The name of the condition in errors.
+        condition: The condition as text, for messages.
+        violation: A predicate that is true for rows that violate the condition, resolved against the schema after the
+            change.
     """
 
     name: str
@@ -34,20 +35,21 @@ class Draft:
     """A table between the version an alteration starts from and the one it will commit.
 
     Attributes:
-        snapshot: Where it starts.
-        table: Its configuration so far.
-        clustering: Physical paths of the clustering columns; None where the table is not clustered.
-        features: Features that the user named.
-        domains: Metadata domains to set, by name; None removes one.
-        proofs: What the rows must satisfy.
-        relies_on_files: The change is only right for the files the snapshot has.
-        relies_on_version: The change names the version it will be, so nothing may come in between.
-        synced: Identity columns whose high-water marks are to reach the values of the rows.
-        unwanted: What no file may hold once the change stands; files that do are rewritten with it.
-        mapped_schema: The columns as files name them, where the change ends column mapping.
-        widened_schema: The columns with the history of their types, where the change ends type widening.
-        truncates: Features whose traces must leave the history as well.
-        needs_checkpoint: A checkpoint follows, so that readers without a dropped feature need not read what was before.
+        snapshot: The version that the alteration starts from.
+        table: The configuration after the changes so far.
+        clustering: Physical paths of the clustering columns. None if the table is not clustered.
+        features: Table features that the user requested.
+        domains: Metadata domains to set, by name. The value None removes a domain.
+        proofs: Conditions that the existing rows must satisfy.
+        relies_on_files: Whether the change is only valid for the files of the snapshot.
+        relies_on_version: Whether the change records the version of its own commit, so that no other commit may come
+            first.
+        synced: Identity columns whose high-water marks move to the values of the rows.
+        unwanted: Traits that no file may have after the change. Files with one of them are rewritten.
+        mapped_schema: The columns before column mapping ends, with their names in files. None if it does not end.
+        widened_schema: The columns before type widening ends, with their older types. None if it does not end.
+        truncates: Features whose traces the history must lose as well.
+        needs_checkpoint: Whether a checkpoint follows, so that readers without a dropped feature need no older commits.
     """
 
     snapshot: Snapshot
@@ -91,9 +93,9 @@ class Change(NamedTuple):
     """One step of an alteration.
 
     Attributes:
-        operation: `commitInfo.operation`, as the reference implementation calls it.
-        apply: The table with the change. Raises kinds of InvalidRequestError where it cannot be.
-        parameters: `commitInfo.operationParameters`, from the table before and after.
+        operation: `commitInfo.operation`, with the name that the reference implementation uses.
+        apply: Applies the change to a draft. Raises a subclass of InvalidRequestError if the change is impossible.
+        parameters: Makes `commitInfo.operationParameters` from the draft before and after the change.
     """
 
     operation: str
@@ -102,17 +104,17 @@ class Change(NamedTuple):
 
 
 def not_null_proof(schema: StructType, path: Path) -> RowProof:
-    """The condition that rows must satisfy before a column becomes NOT NULL.
+    """Return the condition that rows must satisfy before a column becomes NOT NULL.
 
     Raises:
-        InvalidRequestError: The column lies inside an array or a map, where no predicate can look.
+        InvalidRequestError: The column lies inside an array or a map, and a predicate cannot check it.
     """
     for length in range(1, len(path)):
         if not isinstance(type_at(schema, path[:length]), StructType):
             raise InvalidRequestError(
                 f"{quote_path(path)} cannot become NOT NULL",
-                cause=f"It lies inside {quote_path(path[:length])}, an array or a map",
-                remedy="Define it so when the table is created",
+                cause=f"The column is inside {quote_path(path[:length])}, which is an array or a map",
+                remedy="Define the column as NOT NULL when the table is created",
                 column=".".join(path),
             )
     return RowProof(

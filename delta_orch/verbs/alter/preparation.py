@@ -1,11 +1,11 @@
-"""Commits that must come before an alteration.
+"""Commits that prepare a table for an alteration.
 
-Each of them leaves a valid table, so the alteration can be tried again after any interruption.
+Each commit leaves a valid table, so an interrupted alteration can be tried again.
 
-From the commit on that adds `rowTracking`, every writer gives ids to what it adds; the files from before are then added
-again in batches with ids of their own (PROTOCOL, "Row Tracking": a "backfill operation"). Ids that stayed behind a
-dropped feature would be given out a second time if it came back, so the table first stops giving ids
-(`delta.rowTrackingSuspended`), and the files are added again without.
+After the commit that adds `rowTracking`, every writer assigns row ids to its files. Older files are then added again in
+batches, with ids of their own (PROTOCOL, "Row Tracking": a "backfill operation"). Before the feature is dropped, the
+table stops assigning ids (`delta.rowTrackingSuspended`), and its files are added again without ids. Otherwise remaining
+ids could be assigned a second time if the feature came back.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _POLICY = "delta.checkpointPolicy"
 
 
 def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: Draft, options: CommitOptions) -> bool:
-    """Do what the draft needs to be done before.
+    """Make the commits that the draft needs first.
 
-    Returns: Whether anything was committed. If so, the draft must be made again.
+    Returns: Whether anything was committed. In that case the draft must be made again.
 
     Raises as `give_rows_ids`, `take_row_ids`; ConflictError, StorageError.
     """
@@ -66,7 +66,7 @@ def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: D
     if _drops(draft, "rowTracking") and holds_row_ids(snapshot):
         take_row_ids(table_log, read_snapshot, options)
         return True
-    # A snapshot that was followed to this version still begins with the checkpoint that it was loaded from.
+    # The table is loaded again, because a snapshot that advanced to this version keeps its old checkpoint.
     if _drops(draft, "v2Checkpoint") and _may_need_v2(loaded := table_log.snapshot()):
         _write_classic_checkpoint(table_log, loaded, options)
         return True
@@ -74,8 +74,7 @@ def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: D
 
 
 def without_traces(draft: Draft) -> Draft:
-    """The table as the draft leaves it. Features whose traces must leave the history are still listed, but nothing uses
-    them."""
+    """Return the draft with unused features still listed, if the history must lose their traces first."""
     snapshot = draft.snapshot
     table = draft.table.after(with_features(draft.table.protocol, draft.truncates), None)
     if table.features == snapshot.configuration.features:
@@ -94,7 +93,7 @@ def _drops(draft: Draft, feature: str) -> bool:
 
 
 def _may_need_v2(snapshot: Snapshot) -> bool:
-    """Whether reading the table begins with a V2 checkpoint, or may do so with the next one."""
+    """Whether readers start from a V2 checkpoint, or may start from one after the next checkpoint."""
     if snapshot.properties.checkpoint_policy == "v2":
         return True
     checkpoint = snapshot.checkpoint
@@ -108,7 +107,7 @@ def _checkpoint_version(snapshot: Snapshot) -> int | None:
 
 
 def _write_classic_checkpoint(table_log: TableLog, snapshot: Snapshot, options: CommitOptions) -> None:
-    """Let no V2 checkpoint be written any more, and put one that everybody can read behind those there are."""
+    """Stop writing V2 checkpoints, and write a newer checkpoint that every client can read."""
     if snapshot.properties.checkpoint_policy == "v2" or _checkpoint_version(snapshot) == snapshot.version:
         set_properties(table_log, snapshot, {_POLICY: "classic"}, provenance_only(options))
     checkpoint(table_log, table_log.snapshot())
@@ -120,13 +119,14 @@ _PROTECTION = "checkpointProtection"
 def truncate_history(
     table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: Draft, options: CommitOptions
 ) -> bool:
-    """Clean up the versions with traces of the draft's features that are older than
-    `delta.dropFeatureTruncateHistory.retentionDuration` (by default a day). The newest version holds none.
+    """Clean up old versions with traces of the draft's features. Versions must be older than
+    `delta.dropFeatureTruncateHistory.retentionDuration` (by default a day). The newest version must have no traces.
 
-    Returns: Whether anything was committed or cleaned up. If so, the draft must be made again.
+    Returns: Whether anything was committed or cleaned up. In that case the draft must be made again.
 
     Raises:
-        InvalidRequestError: Some are younger; the message says until when. The table stays prepared.
+        InvalidRequestError: Some versions are not old enough yet. The message says when they will be. The table stays
+            prepared.
     """
     snapshot = draft.snapshot
     last = _last_version_with_traces(table_log, snapshot, draft.truncates)
@@ -148,9 +148,10 @@ def truncate_history(
     names = ", ".join(sorted(draft.truncates))
     raise InvalidRequestError(
         f"The history of the table still holds traces of {names}",
-        cause=f"Versions up to {last} do, and are kept for delta.dropFeatureTruncateHistory.retentionDuration",
-        remedy=f"Drop it again from {when} on, or now without truncate_history, which leaves {_PROTECTION} in its "
-        "place; new versions hold nothing of it any more",
+        cause=f"Versions up to {last} use the feature and are kept for "
+        "delta.dropFeatureTruncateHistory.retentionDuration",
+        remedy=f"Repeat the call after {when}. Or call drop_feature without truncate_history now: the table then "
+        f"has the feature {_PROTECTION} instead",
         features=sorted(draft.truncates),
         last_version=last,
     )
@@ -176,7 +177,7 @@ def _last_version_with_traces(table_log: TableLog, snapshot: Snapshot, features:
             if _uses(commit, feature_names) or ("deletionVectors" in feature_names and any(map(_has_vectors, vectors))):
                 versions.append(version)
                 break
-        # The state from before the log's first commit is in no commit.
+        # State that is older than the first commit of the log is only in a checkpoint.
         first = table_log.snapshot(table_log.earliest_version())
         if _uses(first, feature_names) or ("deletionVectors" in feature_names and _has_vectors(first.files(["dv_id"]))):
             versions.append(first.version)
@@ -213,12 +214,12 @@ _SUSPENSION = {"delta.enableRowTracking": "false", "delta.rowTrackingSuspended":
 
 
 def lacks_row_ids(snapshot: Snapshot) -> bool:
-    """Whether row tracking could not be enabled as the table is: some file has no row ids."""
+    """Whether a file has no row ids, so that row tracking cannot be enabled yet."""
     return bool(_without_ids(snapshot).num_rows)
 
 
 def holds_row_ids(snapshot: Snapshot) -> bool:
-    """Whether rows have ids, or get some when they are written."""
+    """Whether rows have ids, or get ids when they are written."""
     return snapshot.configuration.assigns_row_ids or bool(_with_ids(snapshot).num_rows)
 
 
@@ -230,20 +231,21 @@ def give_rows_ids(
 ) -> int:
     """Add the feature `rowTracking` if it is missing, then give ids to all files without ids.
 
-    Other writers go on meanwhile. If a commit of another writer removes a file of a batch, the batch is planned again.
-    The statistics of files that do not say how many records they have gain that number, from the files' own footers.
+    Other writers can commit meanwhile. If one of their commits removes a file of a batch, the batch is planned again.
+    If the statistics of a file lack the number of records, it is read from the footer and added.
 
     Args:
-        read_snapshot: Gives the newest version.
-        options: `user_metadata` and `commit_info` of the commits; the rest is ignored.
+        read_snapshot: Returns the newest version.
+        options: `user_metadata` and `commit_info` of the commits. Other options are ignored.
 
-    Returns: How many commits that took.
+    Returns: The number of commits.
 
     Raises:
         InvalidRequestError: Row tracking is suspended (`delta.rowTrackingSuspended`). Nothing was written.
         UnsupportedFeatureError: This release could not write the table afterwards.
-        MissingFileError, StorageError: A footer cannot be read. Batches committed before stay, and do no harm.
-        ConflictError: Others changed the table's metadata, or were faster repeatedly.
+        MissingFileError, StorageError: A footer cannot be read. Batches that are committed already stay, and the table
+            is valid.
+        ConflictError: Other writers changed the metadata, or committed first too many times.
     """
     return _until_done(
         lambda commit_options: _give_some(log, read_snapshot(), commit_options, files_per_commit), options
@@ -256,11 +258,11 @@ def take_row_ids(
     options: CommitOptions,
     files_per_commit: int = FILES_PER_COMMIT,
 ) -> int:
-    """Suspend row tracking, then take the ids from all files. Arguments and result as of `give_rows_ids`.
+    """Suspend row tracking, then remove the row ids of all files. Arguments and result are those of `give_rows_ids`.
 
     Raises:
-        ConflictError: Others changed the table's metadata, or were faster repeatedly. Row tracking may be
-            suspended, and some of the ids gone.
+        ConflictError: Other writers changed the metadata, or committed first too many times. Row tracking may be
+            suspended, and some files may have lost their ids.
     """
     return _until_done(
         lambda commit_options: _take_some(log, read_snapshot(), commit_options, files_per_commit), options
@@ -268,7 +270,8 @@ def take_row_ids(
 
 
 def _until_done(commit_some: Callable[[CommitOptions], bool], options: CommitOptions) -> int:
-    """Commit until nothing is left to do. A commit that meets a conflict is made again, `_MAX_CONFLICTS` times."""
+    """Commit until nothing is left to do. After a conflict, the commit is made again, at most `_MAX_CONFLICTS`
+    times."""
     commit_options = provenance_only(options)
     commits = conflicts = 0
     while True:
@@ -280,19 +283,19 @@ def _until_done(commit_some: Callable[[CommitOptions], bool], options: CommitOpt
             conflicts += 1
             if conflicts == _MAX_CONFLICTS:
                 raise
-            _LOGGER.info("A batch of files is put together again: %s", e)
+            _LOGGER.info("A batch of files is planned again: %s", e)
 
 
 def _give_some(log: TableLog, snapshot: Snapshot, options: CommitOptions, files_per_commit: int) -> bool:
-    """Make one commit. False where nothing is left to do."""
+    """Make one commit. Return False if nothing is left to do."""
     if not snapshot.configuration.supports("rowTracking"):
         _add_feature(log, snapshot, options)
         return True
     if not snapshot.configuration.assigns_row_ids:
         raise InvalidRequestError(
-            "The table gives its rows no ids",
+            "The table does not assign row ids",
             cause="delta.rowTrackingSuspended is true",
-            remedy="Unset the property delta.rowTrackingSuspended first",
+            remedy="Remove the property first: table.alter().unset_properties('delta.rowTrackingSuspended').commit()",
         )
     files = _without_ids(snapshot).slice(0, files_per_commit)
     if not files.num_rows:
@@ -303,7 +306,7 @@ def _give_some(log: TableLog, snapshot: Snapshot, options: CommitOptions, files_
 
 
 def _take_some(log: TableLog, snapshot: Snapshot, options: CommitOptions, files_per_commit: int) -> bool:
-    """Make one commit. False where nothing is left to do."""
+    """Make one commit. Return False if nothing is left to do."""
     if snapshot.configuration.assigns_row_ids:
         set_properties(log, snapshot, _SUSPENSION, options)
         return True
@@ -318,7 +321,7 @@ def _take_some(log: TableLog, snapshot: Snapshot, options: CommitOptions, files_
 
 
 def _add_again(log: TableLog, snapshot: Snapshot, files: pa.Table, operation: str, options: CommitOptions) -> None:
-    """Commit files of the snapshot as they are given, none of their rows changed."""
+    """Commit existing files with changed log entries. The rows do not change."""
 
     def change(write: Write) -> dict[str, int]:
         write.transaction.read_files(files)
@@ -337,7 +340,7 @@ def _add_feature(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> N
 
 
 def set_properties(log: TableLog, snapshot: Snapshot, properties: Mapping[str, str], options: CommitOptions) -> None:
-    """Commit table properties beside those there are."""
+    """Set table properties in a commit. Other properties stay."""
     configuration = with_properties_set(snapshot.metadata.configuration, properties)
     parameters = {"properties": orjson.dumps(properties).decode()}
     transaction = Transaction(log, snapshot, operation="SET TBLPROPERTIES", operation_parameters=parameters, **options)

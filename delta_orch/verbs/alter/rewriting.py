@@ -1,5 +1,5 @@
-"""Rewriting files that hold what the table is about to do without: other names, older types, deletion vectors, shredded
-variants. The rows and their ids stay the same, and the commit sets `dataChange` to false for the files.
+"""Rewrites files before a feature is dropped that they use: mapped columns, older types, deletion vectors, or shredded
+variants. The rows and their ids stay the same. The commit sets `dataChange` to false for the files.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from delta_orch.writing.target import WriteTarget
 
 _SOURCE = "source"
 FILES_AT_ONCE = 10_000
-"""So many plans are held in memory, and handed to the engine as one job."""
+"""The number of files that the engine rewrites as one job. Their plans are in memory."""
 
 
 class _Basis(NamedTuple):
-    """The definition that files are written for. Files for another definition cannot be used."""
+    """The table definition that files are written for. Files of another definition cannot be used."""
 
     spec: WriteSpec
     schema: StructType
@@ -48,27 +48,27 @@ class _Basis(NamedTuple):
 
 
 class FileRewriter:
-    """Rewrites files for an alteration, attempt by attempt: where another commit comes first, what is rewritten already
-    stays, and only what that commit has added is left to do. Files that no attempt commits are orphans.
+    """Rewrites files for an alteration. If another commit comes first, the next attempt uses the rewritten files again
+    and rewrites only new ones. Vacuum deletes files that no attempt commits.
 
-    Each file becomes one, in its own partition, or none where all its rows are deleted.
+    Each file becomes one file of the same partition, or no file if all its rows are deleted.
     """
 
     def __init__(self, engine: Callable[[], Engine], *, dry_run: bool) -> None:
         self._engine = engine
         self._dry_run = dry_run
         self._basis: _Basis | None = None
-        # `ADD_SCHEMA`, and the key of the file that each was made of.
+        # `ADD_SCHEMA`, and the key of the source file of each row.
         self._made = ADD_SCHEMA.empty_table().append_column(_SOURCE, pa.nulls(0, pa.string()))
 
     def stage(self, transaction: Transaction, draft: Draft) -> bool:
-        """Rewrite the files of the draft's snapshot that hold what is unwanted, and stage what replaces them.
+        """Rewrite the files of the draft's snapshot that have an unwanted trait, and stage the new files.
 
-        Returns: Whether there were any.
+        Returns: Whether a file was rewritten.
 
         Raises:
-            MissingFileError, StorageError, TableError: A file cannot be read, or none can be written.
-            ConstraintViolationError: A row violates what the table demands of it. Nothing was committed.
+            MissingFileError, StorageError, TableError: A file cannot be read or written.
+            ConstraintViolationError: A row violates a rule of the table. Nothing was committed.
         """
         files = _unwanted_files(draft)
         copies = RowCopies(draft.snapshot)
@@ -85,7 +85,7 @@ class FileRewriter:
         return bool(files.num_rows)
 
     def _rewrite(self, draft: Draft, files: pa.Table, copies: RowCopies) -> None:
-        """Make what is not made yet."""
+        """Rewrite the files that are not rewritten yet."""
         target = WriteTarget(draft.snapshot.store, draft.table, draft.clustering)
         basis = _Basis(target.write_spec(), *_as_read(draft))
         if basis != self._basis:
@@ -108,10 +108,10 @@ class FileRewriter:
 
 
 def _rewritten(engine: Engine, plans: list[ScanPlan], spec: WriteSpec, sources: pa.Array) -> pa.Table:
-    """The files that were made, each with the key of its source."""
+    """Return the new files, each with the key of its source file."""
     made = engine.rewrite(plans, spec)
     if made.num_rows != len(plans):
-        # If a file has another number of rows than its statistics, each file is checked.
+        # If the total differs from the statistics, each file is checked.
         parts = [engine.rewrite([plan], spec) for plan in plans]
         made = pa.concat_tables(parts)
         sources = pc.take(sources, int64_array([row for row, part in enumerate(parts) for _ in range(part.num_rows)]))
@@ -119,7 +119,7 @@ def _rewritten(engine: Engine, plans: list[ScanPlan], spec: WriteSpec, sources: 
 
 
 def _as_read(draft: Draft) -> tuple[StructType, ColumnMappingMode]:
-    """The columns under the names they will have, and how the files that are there know them."""
+    """Return the columns under their new names, with the physical names that the existing files use."""
     snapshot = draft.snapshot
     if draft.mapped_schema is not None:
         return draft.mapped_schema, snapshot.configuration.column_mapping
@@ -132,7 +132,7 @@ def _plan(draft: Draft, basis: _Basis, files: pa.Table) -> ScanPlan:
 
 
 def _unwanted_files(draft: Draft) -> pa.Table:
-    """The files that hold what is unwanted, with statistics."""
+    """Return the files that have an unwanted trait, with their statistics."""
     snapshot, unwanted = draft.snapshot, draft.unwanted
     files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats")).combine_chunks()
     if FileTrait.MAPPED_NAMES in unwanted and _names_differ(draft):
@@ -150,8 +150,8 @@ def _unwanted_files(draft: Draft) -> pa.Table:
 
 
 def _names_differ(draft: Draft) -> bool:
-    """Whether files may hold a column under another name. It may have another physical name, or a new column of a
-    dropped column's name would find the old values."""
+    """Whether files may hold a column under a name that is not its own. The physical name may differ, or a new column
+    may have the name of a dropped column and would then show the old values."""
     schema = draft.mapped_schema
     if schema is None or draft.snapshot.properties.column_mapping_mode == ColumnMappingMode.NONE:
         return False
@@ -162,8 +162,8 @@ def _names_differ(draft: Draft) -> bool:
 
 
 def _have_rows(snapshot: Snapshot, files: pa.Table) -> pa.Array:
-    """Whether a row of each file is left. Where its statistics do not say so, its footer and its deletion vector are
-    asked: rows are not given up for a wrong number."""
+    """Return whether each file still has rows. If the statistics do not prove it, the footer and the deletion vector
+    are read, so that a wrong number in the statistics cannot lose rows."""
     marked = pc.coalesce(pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality"), 0)
     is_open = pc.coalesce(pc.less_equal(record_counts(files), marked), all_booleans(True, 1)[0])
     open_files = pc.take(files, pc.indices_nonzero(is_open))
@@ -176,8 +176,8 @@ def _have_rows(snapshot: Snapshot, files: pa.Table) -> pa.Array:
 
 
 def _vector_paths(snapshot: Snapshot, files: pa.Table) -> list[str]:
-    """The files of deletion vectors that the newest version or a tombstone names, and no tombstone of their own yet:
-    clients that know none must not take them for garbage while versions that need them can be read."""
+    """Return the files of deletion vectors that need a tombstone of their own. Without one, a client that does not know
+    deletion vectors would delete them while older versions still need them."""
     tombstones = snapshot.tombstones(["path", "deletion_vector"])
     paths = {*vector_paths(files).to_pylist(), *vector_paths(tombstones).to_pylist()}
     return sorted(paths - set(FileTable(tombstones).path.to_pylist()))

@@ -1,5 +1,5 @@
-"""Changes of the table as a whole: properties and texts, protocol, CHECK constraints, clustering columns, and
-features that leave."""
+"""Changes of the table as a whole: properties, name, description, protocol, CHECK constraints, clustering columns, and
+dropped features."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ from delta_orch.verbs.alter.preparation import holds_versions_before
 
 
 def set_properties(properties: Mapping[str, str]) -> Change:
-    """Set properties. `delta.feature.<name>`, `delta.minReaderVersion` and `delta.minWriterVersion` ask for a protocol
-    and are not kept. Raises InvalidPropertyError, UnsupportedFeatureError, InvalidRequestError."""
+    """Set properties. `delta.feature.<name>`, `delta.minReaderVersion` and `delta.minWriterVersion` change the protocol
+    and are not stored. Raises InvalidPropertyError, UnsupportedFeatureError, InvalidRequestError."""
 
     def apply(draft: Draft) -> Draft:
         settable = ensure_settable(properties, on_new_table=False)
@@ -84,7 +84,9 @@ def unset_properties(keys: Sequence[str], if_exists: bool) -> Change:
         for key in keys:
             if is_protocol_request(key):
                 raise InvalidPropertyError(
-                    f"{key} is not a property that can be removed", remedy="Drop the feature", property=key
+                    f"{key} is part of the protocol and cannot be unset",
+                    remedy="Drop the feature: drop_feature(name)",
+                    property=key,
                 )
             stored = find_property(configuration, key)
             if stored is not None:
@@ -92,7 +94,7 @@ def unset_properties(keys: Sequence[str], if_exists: bool) -> Change:
             elif not if_exists:
                 raise InvalidPropertyError(
                     f"The table has no property {key!r}",
-                    remedy="Where that does not matter, pass if_exists=True, in SQL IF EXISTS",
+                    remedy="Check the spelling, or pass if_exists=True (in SQL: IF EXISTS)",
                     property=key,
                 )
         return draft.with_configuration(configuration)
@@ -102,7 +104,7 @@ def unset_properties(keys: Sequence[str], if_exists: bool) -> Change:
 
 
 def set_table_text(key: Literal["name", "description"], text: str) -> Change:
-    """The table's name or description; the empty text removes it."""
+    """Set the table's name or description. An empty text removes it."""
 
     def apply(draft: Draft) -> Draft:
         ensure_no_credential(text, f"{key} of the table")
@@ -117,12 +119,14 @@ def set_table_text(key: Literal["name", "description"], text: str) -> Change:
 
 
 def add_features(names: Sequence[str]) -> Change:
-    """Support for table features, and for those they need. Raises UnsupportedFeatureError for names nobody here knows,
-    InvalidRequestError for none."""
+    """Add table features and the features that they need. Raises UnsupportedFeatureError if a name is unknown,
+    InvalidRequestError if there is no name."""
 
     def apply(draft: Draft) -> Draft:
         if not names:
-            raise InvalidRequestError("No table feature is named", remedy="Name at least one feature")
+            raise InvalidRequestError(
+                "The list of table features is empty", remedy="Pass at least one feature, such as 'deletionVectors'"
+            )
         feature_names = {resolve_feature(name).name for name in names}
         return replace(draft, features=draft.features | with_dependencies(feature_names))
 
@@ -134,7 +138,7 @@ def _new_protocol(before: Draft, after: Draft) -> dict[str, object]:
 
 
 def upgrade_protocol(min_reader_version: int | None, min_writer_version: int | None) -> Change:
-    """Versions of at least these; never lower ones than the table has. Raises InvalidRequestError."""
+    """Raise the protocol to at least these versions. It is never lowered. Raises InvalidRequestError."""
 
     def apply(draft: Draft) -> Draft:
         protocol = upgraded_versions(draft.table.protocol, min_reader_version, min_writer_version)
@@ -144,16 +148,18 @@ def upgrade_protocol(min_reader_version: int | None, min_writer_version: int | N
 
 
 def add_constraint(name: str, expression: str) -> Change:
-    """A predicate that must be true for every row, old and new; null is a violation. Raises InvalidRequestError,
+    """Add a predicate that must be true for every row, old and new. Null is a violation. Raises InvalidRequestError,
     InvalidExpressionError, ColumnNotFoundError."""
 
     def apply(draft: Draft) -> Draft:
         if not name.strip():
-            raise InvalidRequestError("A constraint needs a name", remedy="Pass one, such as 'positive_amount'")
+            raise InvalidRequestError(
+                "The name of the constraint is empty", remedy="Pass a name, such as 'positive_amount'"
+            )
         if _find_constraint(draft, name) is not None:
             raise InvalidRequestError(
                 f"There is a constraint {name!r} already",
-                remedy="Take another name, or drop that one first",
+                remedy="Choose another name, or drop the existing constraint first",
                 constraint=name,
             )
         ensure_no_credential(expression, f"constraint {name}")
@@ -168,7 +174,7 @@ def add_constraint(name: str, expression: str) -> Change:
 
 
 def drop_constraint(name: str, if_exists: bool) -> Change:
-    """Raises InvalidRequestError."""
+    """Remove a CHECK constraint. Raises InvalidRequestError."""
 
     def apply(draft: Draft) -> Draft:
         key = _find_constraint(draft, name)
@@ -179,7 +185,7 @@ def drop_constraint(name: str, if_exists: bool) -> Change:
             raise InvalidRequestError(
                 f"There is no constraint {name!r}",
                 cause=f"The table's constraints: {constraint_names}",
-                remedy="Where that does not matter, pass if_exists=True, in SQL IF EXISTS",
+                remedy="Check the spelling, or pass if_exists=True (in SQL: IF EXISTS)",
                 constraint=name,
             )
         return draft.with_configuration({k: v for k, v in draft.configuration.items() if k != key})
@@ -233,9 +239,10 @@ _ONLY_WITH_MAPPING = frozenset(" ,;{}()\n\t=")
 
 
 def drop_feature(feature_name: str, truncate_history: bool) -> Change:
-    """A feature that nothing uses any more; see `table.protocol_upgrade` for what must be gone first.
+    """Drop a feature that nothing uses any more. `table.protocol_upgrade` lists what must be removed first.
 
-    With `truncate_history` nothing takes its place: older versions that hold traces of it are cleaned up before.
+    With `truncate_history`, older versions with traces of the feature are cleaned up first, and `checkpointProtection`
+    is not needed.
 
     Raises UnsupportedFeatureError, InvalidRequestError.
     """
@@ -246,13 +253,15 @@ def drop_feature(feature_name: str, truncate_history: bool) -> Change:
         if name not in supported:
             raise InvalidRequestError(
                 f"The table does not support the feature {name}",
-                remedy=f"It supports {', '.join(sorted(supported))}",
+                remedy=f"Choose a feature that it supports: {', '.join(sorted(supported))}",
                 features=[name],
             )
         removal = REMOVALS.get(name)
         if removal is None:
             raise UnsupportedFeatureError(
-                f"The feature {name} cannot be dropped", cause=KEPT.get(name, "It has no way out"), features=[name]
+                f"The feature {name} cannot be dropped",
+                cause=KEPT.get(name, "The protocol defines no way to remove this feature"),
+                features=[name],
             )
         blockers = list(_blockers(draft, name, removal, truncate_history))
         if blockers:
@@ -263,9 +272,9 @@ def drop_feature(feature_name: str, truncate_history: bool) -> Change:
             return _without(draft, name, removal)
         if not removal.history_needs_it and name != "checkpointProtection":
             raise InvalidRequestError(
-                f"Dropping {name} has nothing to do with the history",
-                cause="Older versions hold nothing that only its readers understand",
-                remedy="Leave truncate_history out",
+                f"truncate_history has no effect for the feature {name}",
+                cause="Every client can read the older versions without this feature",
+                remedy=f"Call drop_feature({name!r}) without truncate_history",
                 features=[name],
             )
         return replace(_without(draft, name, removal, is_protected=False), truncates=draft.truncates | {name})
@@ -282,16 +291,16 @@ def _blockers(draft: Draft, name: str, removal: Removal, truncates: bool) -> Ite
         yield blocker
     dependents = [d for d in dependents_of(draft.table.protocol, name) if d != name]
     if dependents:
-        yield f"drop {', '.join(dependents)} first, which cannot be without it"
+        yield f"first drop {', '.join(dependents)}, because it depends on this feature"
     yield from _evidence(draft, name, truncates)
 
 
 def _evidence(draft: Draft, name: str, truncates: bool) -> Iterator[str]:
-    """The facts about the table's files, domains and column names that the checks need."""
+    """Yield what the user must remove first: clustering, metadata domains, column names, protected versions."""
     snapshot = draft.snapshot
     match name:
         case "clustering" if draft.clustering:
-            yield "cluster the table by nothing first: cluster_by()"
+            yield "end clustering first: cluster_by()"
         case "domainMetadata":
             domains = {d for d, c in draft.domains.items() if c is not None} | set(snapshot.domain_metadata)
             if domains:
@@ -319,7 +328,8 @@ def _without(draft: Draft, name: str, removal: Removal, *, is_protected: bool = 
     protocol = without_features(draft.table.protocol, {name})
     relies_on_version = draft.relies_on_version
     if removal.history_needs_it and is_protected:
-        # This change will be the first version without it: what is before must not be read by those who lack it.
+        # The commit of this change is the first version without the feature. Older versions need a client that supports
+        # it.
         configuration[PROTECTED_BEFORE] = str(draft.snapshot.version + 1)
         protocol = with_features(protocol, {"checkpointProtection"})
         relies_on_version = True
@@ -342,7 +352,7 @@ def _schema_without(schema: StructType, name: str) -> StructType:
 
 
 def _without_traces(draft: Draft, name: str) -> Draft:
-    """The traces of the feature outside schema and properties."""
+    """Remove the traces of the feature outside schema and properties."""
     domains = dict(draft.domains)
     match name:
         case "clustering" if draft.clustering is not None:
@@ -354,7 +364,7 @@ def _without_traces(draft: Draft, name: str) -> Draft:
         case "columnMapping":
             draft = replace(draft, mapped_schema=draft.schema)
             if draft.clustering is not None:
-                # The domain knows columns by what files call them.
+                # The metadata domain names columns by their names in files.
                 clustering = logical_paths(draft.schema, draft.clustering)
                 domains[CLUSTERING_DOMAIN] = serialize_clustering(clustering)
                 return replace(draft, clustering=clustering, domains=domains)
