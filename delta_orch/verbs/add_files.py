@@ -148,7 +148,7 @@ def _replace(write: Write, adds: pa.Table, where: str | Expression) -> dict[str,
     outside = is_not_true(resolve_predicate(where, write.target.schema))
     if (path := first_file_with(write.engine, write.snapshot, adds, outside)) is not None:
         raise ConstraintViolationError(
-            f"The file {decode_path(path)} has a row that does not satisfy replace_where",
+            f"The file {decode_path(path)} has a row outside replace_where",
             cause=f"The predicate {words_of(where)} is false or null for this row",
             remedy="Add the file without replace_where, or pass a predicate that is true for all rows of the file",
         )

@@ -120,7 +120,7 @@ def test_clustering_columns_are_renamed_and_stay(rows: EngineRows, table: DeltaT
     before = clustering(table)
     table.alter().rename_column("id", "key").commit()
     assert clustering(table) == before
-    with pytest.raises(InvalidRequestError, match="clustered by it"):
+    with pytest.raises(InvalidRequestError, match="clustered by this column"):
         table.alter().drop_columns("key").commit()
     with pytest.raises(InvalidRequestError, match="would no longer have"):
         table.overwrite(rows.data(ROWS.select(["name"])), schema_mode="overwrite")

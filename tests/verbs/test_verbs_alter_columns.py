@@ -152,7 +152,7 @@ def test_what_cannot_be_renamed_or_dropped(filled: DeltaTable) -> None:
         (alter().rename_column("id", "S"), "already"),
         (alter().rename_column("id", ""), "empty"),
         (alter().drop_columns("day"), "partitioned"),
-        (alter().drop_columns("s.x", "s.y"), "last one"),
+        (alter().drop_columns("s.x", "s.y"), "only column"),
         (alter().drop_columns("id", "s"), "partition columns"),
         (alter().set_properties({"delta.columnMapping.mode": "id"}), "cannot go from 'name' to 'id'"),
         (alter().set_properties({"delta.columnMapping.mode": "none"}), "cannot go from 'name' to 'none'"),

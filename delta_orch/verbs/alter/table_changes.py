@@ -291,7 +291,7 @@ def _blockers(draft: Draft, name: str, removal: Removal, truncates: bool) -> Ite
         yield blocker
     dependents = [d for d in dependents_of(draft.table.protocol, name) if d != name]
     if dependents:
-        yield f"first drop {', '.join(dependents)}, because it depends on this feature"
+        yield f"drop {', '.join(dependents)} first, because it depends on this feature"
     yield from _evidence(draft, name, truncates)
 
 
