@@ -1,15 +1,14 @@
-"""`apply_changes`: change events of keys in any order, to a table of the newest rows or of all versions.
+"""`apply_changes`: applies change events in any order to a table of the newest rows or of all versions.
 
-An event says what becomes of a key at a sequence: a row, or its deletion. What a table holds depends on the set of
-events alone, whatever their order and batches, and however often they come.
+An event gives a key a new row, or deletes the key, at a point of a sequence. The content of the table depends only on
+the set of events. Their order, their batches and repeated events make no difference.
 
-- `scd=1` keeps the event with the greatest sequence of each key. A deleted key leaves a tombstone: a row with its keys,
-  its sequence and the time in `_deleted_at`, so that an older row which comes later does not bring it back.
-- `scd=2` keeps every event: a version is valid from its sequence to that of the next event. A deletion is a row that is
-  valid for no time, and has `is_deleted`.
+- `scd=1` keeps the event with the greatest sequence of each key. A deleted key leaves a tombstone, a row with the key,
+    the sequence and the time in `_deleted_at`. It prevents an older row that arrives later from bringing the key back.
+- `scd=2` keeps every event. A version is valid from its sequence to the sequence of the next event. A deletion is a row
+    with `is_deleted` whose validity is empty.
 
-The rows of the table that have the keys of the batch are read once. What changes of them, and what is new, is the
-source of one merge by keys.
+The rows of the table with keys of the batch are read once. One merge by keys then writes changed and new rows.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def apply_changes(
     """Apply change events, in one commit. See `DeltaTable.apply_changes`.
 
     Args:
-        before: The newest version; None where this write creates the table.
+        before: The newest version. None if this write creates the table.
 
     Raises: As `DeltaTable.apply_changes`.
     """
@@ -91,12 +90,12 @@ def apply_changes(
         batch = _Batch(chosen, before, rows, changes, kept)
         source, clauses, on = batch.versions() if changes.scd == 2 else batch.newest()
         if before is None:
-            # Rows of another writer, who creates the table meanwhile, may have these keys.
+            # If another writer creates the table meanwhile, its rows may have these keys.
             first: WriteOptions = {**options, "isolation_level": options.get("isolation_level") or SERIALIZABLE}
             return overwrite(log, None, _handed(chosen, source), None, "static", None, chosen, first)
         about = {"read_version": before.version, **about}
         request = MergeRequest(None, on, "s", "t", chosen, "merge" if batch.adds_column else None)
-        # Tombstones may stay, where another writer has dropped some of them just now.
+        # Another writer dropped some of these tombstones. The rest may stay until the next write.
         tries = [source, chosen.filter(source, Not(Column((_DROPPED,))))] if batch.drops else [source]
         while True:
             try:
@@ -106,17 +105,17 @@ def apply_changes(
                     continue
                 if "read_version" in options:
                     raise
-                # What was worked out from the table can be worked out again.
+                # The caller can compute the rows again from the new version of the table.
                 raise e.__cause__ or e from None
 
 
 def _handed(engine: Engine, relation: Relation) -> object:
-    """A relation as a source. Spark's is a value that it takes; the local one's is not."""
+    """Return a relation as a source for a write. Spark accepts its own relation, the local engine needs a reader."""
     return relation if engine.name == "spark" else engine.to_reader(relation)
 
 
 class _Batch:
-    """The events of a batch, and what the table has of their keys."""
+    """The events of a batch, and the rows of the table with the same keys."""
 
     def __init__(
         self, engine: Engine, before: Snapshot | None, rows: Relation, changes: Changes, kept: ExitStack
@@ -129,8 +128,8 @@ class _Batch:
         own = (VALID_FROM, VALID_TO, IS_CURRENT, IS_DELETED) if changes.scd == 2 else (DELETED_AT,)
         if clash := [name for name in schema.names if name.lower() in own]:
             raise SchemaMismatchError(
-                f"The rows have a column {clash[0]}, which write='cdc' fills in",
-                remedy="Rename it, or name it in except_columns",
+                f"The rows have a column {clash[0]}, which write='cdc' computes",
+                remedy="Rename the column in the source, or add it to except_columns",
             )
         self._keys = resolve_column_names(changes.keys, schema, "keys")
         self._sequence = resolve_column_names(sequence, schema, "sequence_by")
@@ -140,12 +139,14 @@ class _Batch:
         self._places = [*self._keys, *self._sequence]
         if needed := [name for name in self._places if name in left_out]:
             raise InvalidRequestError(
-                f"except_columns names {needed[0]}, which the table needs",
-                cause="Keys find the rows of the table, and the sequence tells which of them are older",
+                f"except_columns contains {needed[0]}, which the table needs",
+                cause="The table needs all keys to match rows, and the sequence to find the newer row",
                 remedy=f"Leave {needed[0]} out of except_columns",
             )
         if twice := [name for name in self._sequence if name in self._keys]:
-            raise InvalidRequestError(f"{twice[0]} is both a key and sequence_by", remedy="Name another column")
+            raise InvalidRequestError(
+                f"{twice[0]} is both a key and sequence_by", remedy="Pass another column as sequence_by"
+            )
         gone: Expression = _FALSE
         if delete_when is not None:
             gone = Choice(((resolve_predicate(delete_when, schema), _TRUE), (_TRUE, _FALSE)))
@@ -163,7 +164,7 @@ class _Batch:
         batch = kept.enter_context(engine.evaluated(self._without_values(rows)))
         self._ensure_places(batch)
         if changes.envelope == "change_feed":
-            # A commit may delete a key and bring it again, or change it: the row is what is left.
+            # A commit may delete a key and insert it again. Only the inserted row counts.
             stays = self._is_same("b", "h"), Column(("b", *_GONE.path)), Not(Column(("h", *_GONE.path)))
             batch = kept.enter_context(engine.evaluated(self._joined(batch, batch, conjunction(*stays), "anti")))
         if changes.full_snapshot:
@@ -171,13 +172,13 @@ class _Batch:
         self._batch = batch
 
     def _fitted(self, rows: Relation, before: Snapshot, own: Sequence[str]) -> Relation:
-        """The rows with the columns of the table."""
+        """Return the rows with the columns and types of the table."""
         missing = [name for name in own if before.schema.find(name) is None]
         if missing and self._changes.scd == 2:
             raise SchemaMismatchError(
                 f"The table has no column {missing[0]}",
-                cause=f"write='cdc' with scd=2 keeps versions in the columns {', '.join(own)}",
-                remedy="Let it create the table",
+                cause=f"write='cdc' with scd=2 stores versions in the columns {', '.join(own)}",
+                remedy="Write to a new location, where write='cdc' creates the table",
             )
         self.adds_column = bool(missing) and self._changes.deletes
         wanted = replace(before.schema, fields=tuple(f for f in before.schema if f.name.lower() not in own))
@@ -187,8 +188,8 @@ class _Batch:
         if new:
             raise SchemaMismatchError(
                 f"The table has no column {new[0]}",
-                cause="Change events have the columns of the table",
-                remedy="Alter the table to add it, or name it in except_columns",
+                cause="Change events cannot add columns",
+                remedy="Add the column with alter().add_column(), or add it to except_columns",
                 columns=new,
             )
         ensure_schema_fits(given, wanted)
@@ -200,7 +201,7 @@ class _Batch:
         return self._engine.conform(rows, StructType((*nullable, StructField(_GONE.path[0], BOOLEAN))))
 
     def _without_values(self, rows: Relation) -> Relation:
-        """Events. A row that deletes its key has no values beside the key and the sequence."""
+        """Return the events, where a row that deletes its key has no values except the key and the sequence."""
         columns = as_they_are(self._schema.names)
         if self._changes.deletes:
             columns = [
@@ -213,24 +214,25 @@ class _Batch:
         for field in self._schema:
             if any(isinstance(part, MapType) or part == VARIANT for part in types_of(field.data_type)):
                 raise SchemaMismatchError(
-                    f"write='cdc' cannot tell whether two rows differ in {field.name} ({field.data_type})",
-                    cause="Maps and variants do not compare",
-                    remedy="Give arrays of structs (key, value) instead of maps, and texts or structs instead of "
-                    "variants; or name it in except_columns",
+                    f"write='cdc' cannot compare the column {field.name} ({field.data_type})",
+                    cause="Values of maps and variants cannot be compared",
+                    remedy="Use arrays of structs (key, value) instead of maps, and texts or structs instead of "
+                    "variants. Or add the column to except_columns",
                 )
             if field.name in self._sequence and not is_ordered(field.data_type):
                 raise SchemaMismatchError(
                     f"sequence_by is {field.name}, of type {field.data_type}",
-                    cause="Events need one order",
-                    remedy="Order by integers, decimals, texts, dates or timestamps",
+                    cause="Values of this type have no order",
+                    remedy="Use a column of integers, decimals, texts, dates or timestamps",
                 )
 
     def _looks_at(self) -> set[str]:
         names = {column.path[0] for one in self._within for column in columns_of(one)}
         if not names <= set(self._keys) and names != {self._sequence[0]}:
             raise InvalidRequestError(
-                f"The partitions are about {', '.join(sorted(names))}, so events of a key can lie in several",
-                cause="An event is in order with the others of its key alone",
+                f"The partitions depend on {', '.join(sorted(names))}, so events of a key can lie in several "
+                "partitions",
+                cause="All events of a key must be processed together",
                 remedy=f"Partition by columns of the keys ({', '.join(self._keys)}), or by the sequence "
                 f"({self._sequence[0]})",
             )
@@ -239,7 +241,7 @@ class _Batch:
     # Snapshots
 
     def _with_missing(self, batch: Relation) -> Relation:
-        """Beside the rows of a snapshot the deletions of the keys that it leaves out."""
+        """Return the rows of a snapshot, and deletions of the keys that are missing in it."""
         engine, sequence = self._engine, as_they_are(self._sequence)
         for one in (None,) if self._is_about_keys else self._within:
             part = batch if one is None else engine.filter(batch, one)
@@ -247,8 +249,8 @@ class _Batch:
             if moments.num_rows != 1:
                 raise ConstraintViolationError(
                     "A snapshot has rows of several sequences" if moments.num_rows else "A snapshot is empty",
-                    cause="What is missing is deleted at the sequence of the rows, and each partition is one snapshot",
-                    remedy="Give every row of a snapshot one sequence; nothing was committed",
+                    cause="Each partition is one snapshot. Missing keys are deleted at the sequence of its rows",
+                    remedy="Give all rows of a snapshot the same sequence. Nothing was committed",
                 )
         owned = any_of(self._within) if self._within and self._is_about_keys else None
         every_moment = engine.aggregate(batch, sequence, [])
@@ -278,7 +280,7 @@ class _Batch:
         return open_source(self._engine, Scan(self._before, columns, where))
 
     def _whole_schema(self) -> StructType:
-        """The columns of a table that these events make."""
+        """Return the columns of the table that these events create."""
         if self._changes.scd == 1:
             own: tuple[StructField, ...] = (StructField(DELETED_AT, TIMESTAMP),)
         else:
@@ -289,7 +291,7 @@ class _Batch:
         return replace(self._schema, fields=(*self._schema.fields, *own))
 
     def _events_of_table(self) -> Relation:
-        """What the table has of the keys of the batch, as events. `_ENDED` is where a version of it ends."""
+        """Return the rows of the table with keys of the batch, as events. `_ENDED` is the end of a stored version."""
         engine, stored = self._engine, self._schema.names
         own = [VALID_TO, IS_DELETED] if self._changes.scd == 2 else [DELETED_AT]
         has_own = self._before is None or self._before.schema.find(own[-1]) is not None
@@ -309,7 +311,7 @@ class _Batch:
         found = engine.join(JoinSide("b", rows), JoinSide("h", self._batch), by_key, "semi", columns)
         return self._kept.enter_context(engine.evaluated(found))
 
-    # Events that cannot be
+    # Invalid events
 
     def _ensure_places(self, batch: Relation) -> None:
         if self._within:
@@ -319,7 +321,7 @@ class _Batch:
         self._refuse({"A key or the sequence of a row is null": self._engine.filter(batch, is_null)})
 
     def _ensure_one_each(self, rows: Relation, others: Relation, of: str) -> None:
-        """No two events of one key and sequence differ."""
+        """Check that events with the same key and sequence are equal."""
         clash = conjunction(self._is_same("b", "h"), Not(self._is_identical("b", "h")))
         self._refuse(
             {f"Two events of one key have the same sequence and differ{of}": self._joined(rows, others, clash)}
@@ -328,17 +330,18 @@ class _Batch:
     def _refuse(
         self, problems: Mapping[str, Relation], kind: type[ConstraintViolationError] = ConstraintViolationError
     ) -> None:
-        """Rows by what is wrong with them, which have keys and a sequence: there may be none."""
+        """Raise an error for the first invalid row. The keys of `problems` are messages."""
         for problem, rows in problems.items():
             shown = self._engine.to_arrow(self._engine.project(rows, as_they_are(self._places)), limit=1)
             if shown.num_rows:
                 (row,) = python_rows(shown)
                 raise kind(problem, cause=f"It is {row}", remedy=_REMEDIES[kind], row=row)
 
-    # What becomes of the table
+    # Changes of the table
 
     def versions(self) -> tuple[Relation, Sequence[Clause], str]:
-        """Every event with where it ends, as far as the table does not have it like that."""
+        """Return the versions that are new or changed, as the source of the merge, with its clauses and its
+        condition."""
         engine, names = self._engine, self._schema.names
         keys, order = _columns(self._keys), _columns(self._sequence)
         self._ensure_one_each(self._batch, self._batch, "")
@@ -372,21 +375,23 @@ class _Batch:
         placed = engine.project(following, [*columns, *as_they_are([*_ENDED.path, *_KNOWN.path])])
         is_as_it_was = conjunction(Comparison("<=>", _KNOWN, _TRUE), Comparison("<=>", Column((VALID_TO,)), _ENDED))
         source = engine.project(engine.filter(placed, Not(is_as_it_was)), as_they_are([*names, *own]))
-        # Another writer's event of the key must conflict, whatever its sequence: `coalesce` keeps the sequence out of
-        # what the merge is known to have read.
+        # Events of another writer with the same key must conflict, whatever their sequence. Because of `coalesce`, the
+        # merge does not narrow its read set to the sequence.
         same = " AND ".join(f"t.{name} = s.{name}" for name in map(quote_identifier, self._sequence))
         on = f"{self._same_keys()} AND coalesce({same}, false)"
         return source, _clauses([*names, *own]), on
 
     def _marked(self, rows: Relation, known: Expression | None, *more: ComputedColumn) -> Relation:
-        """Events with `_KNOWN`: true for one that the table has, null for one that takes the place of such a one."""
+        """Return events with `_KNOWN`: true for an event of the table, false for a new one, null for a new one that
+        replaces an event of the table."""
         value = Literal(None, BOOLEAN) if known is None else known
         columns = as_they_are([*self._schema.names, *_GONE.path])
         ended = list(more) or as_they_are(_ENDED.path)
         return self._engine.project(rows, [*columns, *ended, _computed(_KNOWN, value)])
 
     def _without_repeats(self, events: Relation) -> Relation:
-        """Without the rows of a snapshot that change nothing: it has all rows, and most are as they were."""
+        """Remove the rows of a snapshot that are equal to the version before them. A snapshot has all rows, and most do
+        not change."""
         before = {name: Column((_BEFORE.format(number),)) for number, name in enumerate(self._others)}
         gone_before = Column((_BEFORE.format("gone"),))
         columns = [WindowColumn(label.path[0], "lag", Column((name,))) for name, label in before.items()]
@@ -404,7 +409,8 @@ class _Batch:
         return self._with_trace(kept, self._engine.filter(events, Not(_GONE)))
 
     def _with_trace(self, kept: Relation, events: Relation) -> Relation:
-        """A row of each snapshot, also if nothing has changed: it tells that older ones come late."""
+        """Keep at least one row of each snapshot, even if nothing changed. With it, the next write detects an older
+        snapshot that comes late."""
         engine, sequence = self._engine, as_they_are(self._sequence)
         for part in self._within if self._within and self._is_about_keys else (_TRUE,):
             newest = self._last_of(engine.aggregate(engine.filter(self._batch, part), sequence, []), ())
@@ -417,7 +423,8 @@ class _Batch:
         return kept
 
     def newest(self) -> tuple[Relation, Sequence[Clause], str]:
-        """The newest event of each key, where the table has an older one or none; and tombstones to drop."""
+        """Return the newest event of each key, if it is newer than the table, and tombstones to drop. They are the
+        source of the merge, with its clauses and its condition."""
         engine, names = self._engine, self._schema.names
         newest = self._last_of(self._batch, self._keys)
         newest = self._kept.enter_context(engine.evaluated(newest))
@@ -447,8 +454,8 @@ class _Batch:
         return source, (drop, *_clauses([*names, *(one.name for one in deleted)])), self._same_keys()
 
     def _expired(self, fresh: Relation, unknown: Relation) -> Relation:
-        """The tombstones that are forgotten: all that are too old, but for the newest of them. It tells what comes too
-        late: an older event of a key that the table does not have may be of a deleted one.
+        """Return the tombstones to drop: all that are too old, except the newest of them. An event of an unknown key
+        that is not newer than this one is refused, because its key may have been deleted.
 
         Args:
             unknown: Events whose key the table does not have.
@@ -465,7 +472,7 @@ class _Batch:
         return engine.project(dropped, [*as_they_are(self._places), ComputedColumn(_DROPPED, _TRUE)])
 
     def _last_of(self, events: Relation, keys: Sequence[str]) -> Relation:
-        """The event with the greatest sequence of each key."""
+        """Return the event with the greatest sequence of each key."""
         engine, names = self._engine, self._engine.schema(events).names
         following = [WindowColumn(_NEXT.path[0], "lead", Column((self._sequence[0],)))]
         ordered = engine.window(events, _columns(keys), _columns(self._sequence), following)
@@ -482,7 +489,7 @@ class _Batch:
         kind: JoinKind = "semi",
         columns: Sequence[str] | None = None,
     ) -> Relation:
-        """The rows (`b`) for which there is another one (`h`), or none."""
+        """Join rows (side `b`) with others (side `h`), by default a semi-join that keeps rows with a match."""
         names = self._engine.schema(rows).names if columns is None else columns
         return self._engine.join(JoinSide("b", rows), JoinSide("h", others), on, kind, _of("b", names))
 
@@ -496,7 +503,7 @@ class _Batch:
 
 
 _REMEDIES = {
-    ConstraintViolationError: "Correct the batch; name a second column in sequence_by where one does not decide. "
+    ConstraintViolationError: "Correct the batch. If two events share a sequence, add a second column to sequence_by. "
     "Nothing was committed",
     LateChangeError: "Leave the row out, or apply it by hand with upsert or delete. Nothing was committed",
 }
@@ -512,7 +519,7 @@ def _columns(names: Iterable[str]) -> list[Column]:
 
 
 def _of(alias: str, names: Iterable[str]) -> list[ComputedColumn]:
-    """Columns of a side of a join, under their own names."""
+    """Return columns of one side of a join, under their own names."""
     return [ComputedColumn(name, Column((alias, name))) for name in names]
 
 
@@ -525,12 +532,12 @@ def _equal(one: str, other: str, names: Iterable[str]) -> Expression:
 
 
 def _differ(one: Column, other: Column) -> Expression:
-    # Arrow does not compare nested values: an engine does.
+    # Arrow cannot compare nested values, but an engine can.
     return Not(Coerced(Comparison("<=>", one, other)))
 
 
 def _is_newer(one: str, other: str, names: Sequence[str]) -> Expression:
-    """Whether a sequence is greater: by its first column that differs."""
+    """Whether a sequence is greater. The first column that differs decides."""
     return disjunction(
         *(
             conjunction(_equal(one, other, names[:place]), Comparison(">", Column((one, name)), Column((other, name))))

@@ -1,4 +1,4 @@
-"""Envelopes of change events: change feeds of Delta tables, and Debezium's envelope.
+"""Envelopes of change events: change feeds of Delta tables, and the envelope of Debezium.
 
 - `change_feed`: rows of `DeltaTable.changes`, or of `table_changes` of Spark: `_change_type`, `_commit_version` and
   `_commit_timestamp`. `sequence_by` names `_commit_version`, which the table keeps as `source_version`, or
@@ -27,17 +27,18 @@ _TRUE = Literal(True)
 def opened(
     engine: Engine, rows: Relation, envelope: Envelope, sequence: Sequence[str]
 ) -> tuple[Relation, Expression, tuple[str, ...]]:
-    """The rows inside, a predicate that is true for rows that delete a key, and the `sequence` columns there.
+    """Return the rows inside an envelope, a predicate that is true for rows that delete a key, and the `sequence`
+    columns.
 
     Raises:
-        SchemaMismatchError: The rows are not of this kind.
+        SchemaMismatchError: The rows do not have the columns of this envelope.
         ColumnNotFoundError: `sequence` names a missing column.
-        InvalidRequestError: The envelope is of no known kind, or holds an event that changes no row.
+        InvalidRequestError: The envelope is unknown, or an event changes no row.
     """
     schema = engine.schema(rows)
     if envelope == "change_feed":
         _ensure_has(schema, (CHANGE_TYPE, *_FEED), envelope)
-        # An update that changes the key deletes the old one; of the others the row after it is what is left.
+        # An update that changes the key deletes the old key. For other updates, only the row after the update counts.
         gone = ("delete", "update_preimage")
         plain = [name for name in schema.names if name not in (CHANGE_TYPE, *_FEED)]
         renamed = [ComputedColumn(_FEED[name], Column((name,))) for name in sequence if name in _FEED]
@@ -50,16 +51,16 @@ def opened(
     if not all(isinstance(image, StructType) for image in images) or not isinstance(after, StructType):
         raise SchemaMismatchError(
             f"before and after are {' and '.join(map(str, images))}",
-            cause="Rows of Debezium have them as structs",
+            cause="The envelope of Debezium has structs in these columns",
             remedy="Parse the JSON into structs first, for example with from_json",
         )
-    rows = engine.filter(rows, Not(IsNull(Column(("op",)))))  # What Kafka's log compaction deletes has none.
+    rows = engine.filter(rows, Not(IsNull(Column(("op",)))))  # Kafka's log compaction leaves events without values.
     operations = [Comparison("=", Column(("op",)), Literal(one, STRING)) for one in ("c", "u", "r", "d")]
     if engine.to_arrow(engine.filter(rows, Not(disjunction(*operations))), limit=1).num_rows:
         raise InvalidRequestError(
             "An event of Debezium changes no row",
-            cause="Its op is none of c, u, r and d",
-            remedy="Filter such events (truncate, message) and do by hand what they ask for",
+            cause="Its op is not c, u, r or d",
+            remedy="Remove such events (truncate, message) from the rows, and apply them by hand",
         )
     is_gone = operations[3]
     columns = []
@@ -74,8 +75,8 @@ def opened(
         if after.find(name) is None:
             if not _has(schema, Column(path)):
                 raise ColumnNotFoundError(
-                    f"sequence_by names {name!r}, which is neither in the row nor in the envelope",
-                    remedy="Name for example 'source.lsn' or 'ts_ms'",
+                    f"sequence_by contains {name!r}, which is neither in the row nor in the envelope",
+                    remedy="Pass for example sequence_by='source.lsn' or sequence_by='ts_ms'",
                     column=name,
                 )
             columns.append(ComputedColumn(path[-1], Column(path)))
@@ -104,6 +105,6 @@ def _ensure_has(schema: StructType, names: Sequence[str], envelope: str) -> None
         raise SchemaMismatchError(
             f"envelope={envelope!r} and the rows have no column {missing[0]}",
             cause=f"The columns are {', '.join(schema.names)}",
-            remedy="Pass the rows as they come, or leave envelope out",
+            remedy="Pass the rows unchanged, as the source delivers them, or leave envelope out",
             columns=missing,
         )

@@ -1,4 +1,4 @@
-"""`Changes`: how rows are change events, as a call or the settings of a step say."""
+"""`Changes`: the settings that turn rows into change events, from a call or from a step."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.protocol.table_properties import parse_interval_ms
 
 Envelope = OneOf["change_feed", "debezium"]
-"""The envelope of the rows; see `change_envelopes`."""
+"""The envelopes that rows may have. See `change_envelopes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How rows are change events. All except the last three are settings of a step with `write="cdc"`.
+    """The settings of change events. All except the last three are settings of a step with `write="cdc"`.
 
     Attributes:
-        sequence_by: The columns that order the events of a key, the first before the others. Not null. The table has
-            them, because they tell which row is newer.
-        delete_when: A predicate over the rows: true where a row deletes its key.
-        except_columns: Columns of the rows that the table does not get.
-        scd: 1 keeps the newest row of each key, 2 all versions.
-        full_snapshot: The rows are all there are at their sequence, so what is missing is deleted. All have one
-            sequence; or one in each of `within`, where those are about the sequence.
-        envelope: What the rows are wrapped in.
-        tombstone_retention: How long `scd=1` remembers deleted keys; a text as for `delta.logRetentionDuration`.
-        keys: The columns that identify what changes. Not null.
-        within: Predicates, one of which must be true for each row. No two are true for the same row. They are about
-            keys, and a snapshot then has the keys that lie in them; or about the sequence.
-        corrects: An event takes the place of another one of its key and sequence, as in a redo.
+        sequence_by: The columns that order the events of a key. The first column counts most. Their values are not
+            null. The table stores them to find the newer row.
+        delete_when: A predicate over the rows. A row for which it is true deletes its key.
+        except_columns: Columns of the rows that the table does not store.
+        scd: 1 keeps the newest row of each key, 2 keeps all versions.
+        full_snapshot: The rows are complete at their sequence, so missing keys are deleted. All rows have the same
+            sequence. If `within` is about the sequence, each part has its own.
+        envelope: The envelope that the rows are wrapped in.
+        tombstone_retention: How long `scd=1` remembers deleted keys, as text in the form of
+            `delta.logRetentionDuration`.
+        keys: The columns that identify a row. Their values are not null.
+        within: Predicates. Exactly one must be true for each row. If they are about keys, a snapshot is complete only
+            for the keys inside them. Otherwise they are about the sequence.
+        corrects: An event replaces another event with its key and sequence, as in a redo.
     """
 
     sequence_by: str | Sequence[str]
@@ -50,7 +51,7 @@ class Changes:
 
     @property
     def sequence(self) -> tuple[str, ...]:
-        """`sequence_by` as a list."""
+        """Return `sequence_by` as a list."""
         return (self.sequence_by,) if isinstance(self.sequence_by, str) else tuple(self.sequence_by)
 
     @property
@@ -60,7 +61,7 @@ class Changes:
 
     @property
     def retention(self) -> timedelta:
-        """Raises InvalidRequestError: `tombstone_retention` is no time."""
+        """Return `tombstone_retention` as a timedelta. Raises InvalidRequestError if it is not a duration."""
         text = self.tombstone_retention
         try:
             time = timedelta(milliseconds=parse_interval_ms(text)) if isinstance(text, str) else text
@@ -68,20 +69,20 @@ class Changes:
             time = timedelta(-1)
         if not isinstance(time, timedelta) or time < timedelta(0):
             raise InvalidRequestError(
-                f"tombstone_retention is {text!r}", remedy="Give a timedelta, or a text such as 'interval 30 days'"
+                f"tombstone_retention is {text!r}", remedy="Pass a timedelta, or a text such as 'interval 30 days'"
             )
         return time
 
     def ensure_sound(self, *, has_keys: bool = True) -> None:
-        """Check what needs neither rows nor table.
+        """Check the settings that need neither rows nor a table.
 
         Raises:
-            InvalidRequestError: A part is invalid, or the parts contradict each other.
+            InvalidRequestError: A setting is invalid, or settings contradict each other.
         """
         for names, what in ((self.keys, "keys"), (self.sequence, "sequence_by")):
             ensure_sequence_of_names(names, what)
             if not names and (has_keys or what != "keys"):
-                raise InvalidRequestError(f"{what} names no column", remedy=f"Name one, such as {what}=['id']")
+                raise InvalidRequestError(f"{what} has no column", remedy=f"Pass at least one, such as {what}=['id']")
         ensure_sequence_of_names(self.except_columns, "except_columns")
         if self.scd not in (1, 2):
             raise InvalidRequestError(f"scd is {self.scd!r}", remedy="scd=1 keeps the newest rows, scd=2 all versions")
@@ -94,7 +95,7 @@ class Changes:
         if self.envelope is not None and (self.delete_when is not None or self.full_snapshot):
             raise InvalidRequestError(
                 f"envelope={self.envelope!r} with delete_when or full_snapshot",
-                cause="The envelope says which rows delete their key",
+                cause="The envelope already marks the rows that delete their key",
                 remedy="Leave delete_when and full_snapshot out",
             )
         if isinstance(self.delete_when, str):
@@ -105,30 +106,31 @@ class Changes:
 
 
 SETTINGS = tuple(field.name for field in fields(Changes) if field.name not in ("keys", "within", "corrects"))
-"""The names of what a step may say of change events."""
+"""The names of the settings of a step for change events."""
 
 
 def parse_changes(write: str | None, given: Mapping[str, Any]) -> Changes | None:
-    """The step's settings for change events; None if its rows are not change events.
+    """Return the step's settings for change events. None if its rows are not change events.
 
     Args:
-        given: `SETTINGS` by name; None or False if a setting is missing.
+        given: The values of `SETTINGS` by name. None or False means that a setting is missing.
 
     Raises:
-        InvalidRequestError: As `Changes.ensure_sound`; or a setting is for `write="cdc"`, and this is another one.
+        InvalidRequestError: As `Changes.ensure_sound`. Or a setting is for `write="cdc"`, but the step writes in
+            another mode.
     """
     settings = {name: given[name] for name in SETTINGS if given.get(name) not in (None, False, ())}
     if write != "cdc":
         if settings:
             raise InvalidRequestError(
-                f"{next(iter(settings))} is for write='cdc', and here it is {write!r}",
+                f"{next(iter(settings))} is for write='cdc', but this step has write={write!r}",
                 remedy="Leave it out, or pass write='cdc' with merge_keys and sequence_by",
             )
         return None
     if "sequence_by" not in settings:
         raise InvalidRequestError(
             "write='cdc' needs sequence_by",
-            cause="It says which of two rows of a key is newer",
+            cause="It decides which of two rows of a key is newer",
             remedy="Pass for example sequence_by='updated_at'",
         )
     changes = Changes(**settings)

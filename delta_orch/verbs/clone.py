@@ -1,4 +1,5 @@
-"""`clone`: a version of a table as a table of its own. Its files stay where they are (shallow) or are copied (deep)."""
+"""`clone`: makes a new table from a version of a table. The files stay where they are (shallow) or are copied
+(deep)."""
 
 from __future__ import annotations
 
@@ -58,8 +59,8 @@ from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 from delta_orch.writing.target import ensure_alone
 
 _MAPPING_MODE = "delta.columnMapping.mode"
-# The first two name columns in the source's files: the clone gives its rows ids of its own. Units of the source do not
-# replace rows of the clone.
+# The first two properties name columns in the source's files, but the clone assigns its own row ids. Units of the
+# source do not replace rows of the clone.
 _NOT_TAKEN = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN, PROTECTED_BEFORE, OWNER)
 
 
@@ -73,38 +74,40 @@ def clone(
     properties: Mapping[str, str] | None,
     options: CommitOptions,
 ) -> CommitResult:
-    """Commit the files of a version as the state of another table: rows, schema, partitioning, properties, clustering,
-    column mapping, deletion vectors. If the clone tracks rows, its rows get their own row ids. Transaction ids and the
-    user's metadata domains are not copied. The record of loaded files is: a clone loads files that the source does not
-    have.
+    """Commit the files of a version as the state of another table. The clone has the rows, schema, partitioning,
+    properties, clustering, column mapping and deletion vectors of the source. If the clone tracks rows, its rows get
+    new row ids. Transaction ids and the user's metadata domains are not copied. The record of loaded files is copied,
+    so a clone loads only files that the source did not load.
 
-    A shallow clone names the source's files by absolute paths and copies nothing. Whatever vacuum deletes of the source
-    is missing from it; vacuum of the clone deletes no file of the source. A deep clone copies every file in parallel,
-    in pieces of bounded size, and is independent of the source.
+    A shallow clone refers to the source's files by absolute paths and copies nothing. If vacuum deletes files of the
+    source, the clone loses them. Vacuum of the clone deletes no file of the source. A deep clone copies every file in
+    parallel, in pieces of bounded size, and is independent of the source.
 
     Args:
-        source: The version.
-        is_newest: Whether it is the source's newest. The files of an older one are looked up first.
-        replace_target: A table that is there becomes the clone, in one commit: files it has already stay, others are
-            removed. Its protocol keeps its features.
+        source: The version to clone.
+        is_newest: Whether this is the newest version of the source. For an older version, the command first checks that
+            its files exist.
+        replace_target: Replace an existing table by the clone, in one commit. Files that the clone already has stay,
+            and other files are removed. Its protocol keeps its features.
 
     Raises as `DeltaTable.clone`.
     """
     ensure_unscoped(options, "A clone copies the whole table")
     if is_one_table(target.store.uri, source.store.uri):
         raise InvalidRequestError(
-            "A table cannot be cloned onto itself", remedy="To go back to an older version, use restore"
+            "A table cannot be cloned onto itself", remedy="To go back to an older version, call restore()"
         )
     if source.store.is_catalog_managed or target.store.is_catalog_managed:
         raise UnsupportedFeatureError(
             f"{source.store.address} cannot be cloned to {target.store.address}",
-            cause="A catalog decides the commits of one of them, and a clone takes over files and features of a log",
+            cause="A catalog manages the commits of one of these tables, and a clone copies files and features from a "
+            "log",
             remedy="Copy the rows: DeltaTable(target).append(DeltaTable(source).snapshot())",
             features=["catalogManaged"],
         )
     overrides = ensure_settable(property_texts(properties or {}), on_new_table=False)
     before = _snapshot_or_none(target, options.get("read_version"))
-    # This holds at every isolation level: of two clones that create one table, only one may add its files.
+    # Required at every isolation level. If two clones create the same table, only one may add its files.
     level = SERIALIZABLE if before is None else options.get("isolation_level") or SERIALIZABLE
     options = {**options, "isolation_level": level}
     transaction = Transaction(
@@ -161,7 +164,7 @@ def _snapshot_or_none(log: TableLog, version: int | None) -> Snapshot | None:
 
 
 def _cloned(source: Snapshot, before: Snapshot | None, overrides: Mapping[str, str]) -> TableConfiguration:
-    """Protocol and metadata of the clone."""
+    """Return the protocol and the metadata of the clone."""
     source_table = source.configuration.for_writing()
     own = None if before is None else before.configuration.for_writing()
     properties = {key: value for key, value in source_table.configuration.items() if key not in _NOT_TAKEN}
@@ -176,7 +179,7 @@ def _cloned(source: Snapshot, before: Snapshot | None, overrides: Mapping[str, s
     if requested_properties.get(_MAPPING_MODE, "none") != properties.get(_MAPPING_MODE, "none"):
         raise InvalidRequestError(
             f"{_MAPPING_MODE} cannot change in a clone",
-            cause="The files know their columns as the source does",
+            cause="The files of the clone name their columns as those of the source do",
             remedy="Clone first, then alter the clone",
             property=_MAPPING_MODE,
         )
@@ -195,7 +198,7 @@ def _cloned(source: Snapshot, before: Snapshot | None, overrides: Mapping[str, s
 
 
 def _as_new(files: pa.Table) -> pa.Table:
-    """Files as they are added to a table that gives their rows ids of its own."""
+    """Return the files for a table that assigns its own row ids."""
     columns = {
         "data_change": all_booleans(True, files.num_rows),
         "base_row_id": pa.nulls(files.num_rows, pa.int64()),
@@ -215,7 +218,7 @@ def _stage(
     just_written: bool,
 ) -> pa.Table:
     """Returns: The files that leave the target."""
-    # A writer that creates the table meanwhile may add rows that are not the source's.
+    # Another writer may create the table meanwhile, with rows that the source does not have.
     transaction.read_whole_table()
     transaction.update_metadata(table.metadata, source.metadata)
     if before is None or table.protocol != before.protocol:
@@ -230,7 +233,7 @@ def _stage(
         removes = pc.filter(live, pc.invert(pc.is_in(known_keys, value_set=keys)))
         adds = pc.filter(adds, pc.invert(pc.is_in(keys, value_set=known_keys)))
     if adds.num_rows:
-        # Of an older clone, files may hold the rows of others that the source has moved since.
+        # In an older clone, files may hold rows of other files that the source compacted since.
         add = transaction.add_files if before is None else transaction.add_known_files
         add(adds, just_written=just_written)
     if removes.num_rows:
@@ -238,7 +241,7 @@ def _stage(
     return removes
 
 
-# The files of a clone: named where they are, or copied.
+# The files of a clone: referred to by absolute paths, or copied
 
 
 _PIECE_BYTES = 8 * 1024 * 1024
@@ -246,13 +249,13 @@ _ABSOLUTE = r"^(?:/|[A-Za-z][A-Za-z0-9+.-]*:)"
 
 
 def referred_files(source: LogStore, target: LogStore, files: pa.Table) -> pa.Table:
-    """The files by absolute paths, with deletion vectors by absolute paths (storage type `p`). Nothing is copied.
+    """Return the files and deletion vectors with absolute paths (storage type `p`). Nothing is copied.
 
     Args:
-        files: Of the table at `source`, `ADD_SCHEMA`.
+        files: Files of the table at `source`, as `ADD_SCHEMA`.
 
     Raises:
-        UnsupportedStoreError: The target's store cannot reach one.
+        UnsupportedStoreError: The target's store cannot read a file.
     """
     root = _root_in_log(source)
     paths = pc.if_else(
@@ -275,7 +278,7 @@ def referred_files(source: LogStore, target: LogStore, files: pa.Table) -> pa.Ta
 
 
 def _root_in_log(store: LogStore) -> str:
-    """The root of a table as an absolute path in a log: URI-encoded once."""
+    """Return the root of a table as an absolute path for a log, URI-encoded once."""
     if store.uri.startswith("file:"):
         return local_path_in_log(store.uri)
     scheme, separator, rest = store.uri.partition("://")
@@ -283,29 +286,29 @@ def _root_in_log(store: LogStore) -> str:
 
 
 def _ensure_same_place(source: LogStore, target: LogStore, source_path: str, named: str) -> None:
-    """Raise UnsupportedStoreError unless a path of the source is found by another name at the target."""
+    """Raise UnsupportedStoreError if the target cannot read files below the source's path."""
     schemes = {store.uri.partition(":")[0] for store in (source, target)}
     if len(schemes) > 1 or source.resolve(source_path) != target.resolve(named):
         raise UnsupportedStoreError(
             f"A table at {target.uri} cannot read the files of {source.uri}",
-            cause="A shallow clone names the files of its source, and each table reads through its own store",
-            remedy="Clone within one store, or pass shallow=False",
+            cause="A shallow clone refers to the files of its source, and each table reads only through its own store",
+            remedy="Clone within the same store, or pass shallow=False",
         )
 
 
 def copied_files(source: LogStore, target: LogStore, files: pa.Table, *, is_rehearsal: bool) -> pa.Table:
-    """Copy the files, with their deletion vectors, under names that no other file has.
+    """Copy the files, with their deletion vectors, under new unique names.
 
     Args:
-        files: Of the table at `source`, `ADD_SCHEMA`.
-        is_rehearsal: Say what the log would, and copy nothing.
+        files: Files of the table at `source`, as `ADD_SCHEMA`.
+        is_rehearsal: Return the log entries without copying files.
 
-    Returns: The copies, `ADD_SCHEMA`.
+    Returns: The copies, as `ADD_SCHEMA`.
 
     Raises:
-        MissingFileError, CorruptDeletionVectorError: A file is gone or does not match the log.
+        MissingFileError, CorruptDeletionVectorError: A file is missing or does not match the log.
         CorruptDataError: The size of a file does not match the log.
-        StorageError: For example a full disk. Copies made so far are orphans that no commit names.
+        StorageError: For example, the disk is full. Copies that exist by then belong to no commit.
     """
     paths = FileTable(files).path.to_pylist()
     names = [_new_name(path) for path in paths]
@@ -319,7 +322,7 @@ def copied_files(source: LogStore, target: LogStore, files: pa.Table, *, is_rehe
 
 
 def _new_name(log_path: str) -> str:
-    """A path below the root, in the directory that the file had in its own table."""
+    """Return a path below the root, in the same directory as in the source table."""
     name = f"part-00000-{uuid.uuid4()}.c000.parquet"
     return name if is_absolute(log_path) else posixpath.join(posixpath.dirname(decode_path(log_path)), name)
 
@@ -334,8 +337,8 @@ def _copy_all(
         copied = _copy(read_from, source.resolve(path), write_to, f"{root}/{name}")
         if copied != size:
             raise CorruptDataError(
-                f"The data file {path} has {copied} bytes, and the log says {size}",
-                remedy="Run fsck on the source with check_files=True; the target is unchanged",
+                f"The data file {path} has {copied} bytes, but the log records {size}",
+                remedy="Run DeltaTable(source).fsck(check_files=True). The target is unchanged",
                 path=path,
             )
 
@@ -344,16 +347,16 @@ def _copy_all(
 
 
 def _copy(read_from: pafs.FileSystem, path: str, write_to: pafs.FileSystem, to: str) -> int:
-    """Returns: How many bytes were copied."""
+    """Copy one file. Returns the number of copied bytes."""
     if isinstance(read_from, pafs.LocalFileSystem):
         ensure_regular_file(path)
     try:
         reader = read_from.open_input_stream(path)
     except FileNotFoundError as e:
         raise MissingFileError(
-            f"The data file {path} is not there",
-            cause="The log names it, but vacuum or something else has deleted it",
-            remedy="Clone a version whose files are all there; the target is unchanged",
+            f"The data file {path} does not exist",
+            cause="The log names the file, but it was deleted, for example by vacuum",
+            remedy="Clone a version with all its files. The target is unchanged",
             path=path,
         ) from e
     except OSError as e:
@@ -380,7 +383,7 @@ def _copied_vectors(
 
 
 def _with_vectors(files: pa.Table, descriptors: Sequence[DeletionVectorDescriptor | None]) -> pa.Table:
-    """The files with other descriptors for the same vectors."""
+    """Return the files with new descriptors for the same deletion vectors."""
     if not any(descriptors):
         return files
     rows = pc.indices_nonzero(bool_array([d is not None for d in descriptors]))

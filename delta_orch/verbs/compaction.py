@@ -1,4 +1,4 @@
-"""Chooses files that are rewritten together, and describes their commit.
+"""Chooses the files to rewrite together, and describes the commit.
 
 With auto compaction (`delta.autoOptimize.autoCompact`), a write that leaves many small files is followed by a commit
 that merges them.
@@ -23,24 +23,25 @@ from delta_orch.protocol.arrow_building import all_booleans, int64_array, one_ch
 from delta_orch.storage.base import Maintenance
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 
-# Ratios of rows are compared in whole numbers.
+# Row ratios are compared as integers, in parts of this number.
 _PARTS = 1_000_000
 
 
 def cut_bins(
     files: pa.Table, partition_keys: pa.Array, live_bytes: pa.Array, limit_bytes: int, stale: Collection[int]
 ) -> tuple[pa.Table, ...]:
-    """Files in bins of one partition, of at least two files or one of the `stale`, and of at most the limit. Pure.
+    """Group files of one partition into bins of at most `limit` bytes. A bin has at least two files, or one `stale`
+    file. This function reads nothing.
 
     Args:
-        stale: Positions in `files`.
+        stale: Positions in `files` of the files that must be rewritten.
     """
     if not files.num_rows:
         return ()
     rows = int64_array(range(files.num_rows))
     keyed = pa.table({"partition": partition_keys, "live_bytes": live_bytes, "row": rows})
     keyed = pc.sort_by(keyed, "partition", "live_bytes", "row")
-    # Sorted, the files of a bin are neighbours: each is a slice, nothing is copied twice.
+    # After sorting, the files of a bin are neighbours, so each bin is a slice and nothing is copied.
     in_order = pc.take(files.combine_chunks(), keyed.column("row"))
     partitions = pc.dictionary_encode(keyed.column("partition").combine_chunks())
     marked = frozenset(stale)
@@ -53,15 +54,15 @@ def cut_bins(
 def candidates(
     snapshot: Snapshot, where: Expression | None, max_deleted_rows_ratio: float
 ) -> tuple[pa.Table, pa.Array, pa.Array]:
-    """The files to choose from, the bytes of their rows that are not deleted, and whether too many are."""
-    # `where` looks at partition columns alone, so what may match does.
+    """Return the candidate files, the bytes of their live rows, and whether too many rows are deleted."""
+    # `where` uses only partition columns, so a file that may match does match.
     if not snapshot.configuration.supports("deletionVectors"):
         files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
         return files, one_chunk(FileTable(files).size), all_booleans(False, files.num_rows)
     files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats"), where).combine_chunks()
     size = one_chunk(FileTable(files).size)
     deleted = pc.coalesce(pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality"), 0)
-    # A file without a row count is treated as full. With a deletion vector the count is required.
+    # A file without a row count is treated as full. A file with a deletion vector always has a row count.
     rows = pc.coalesce(record_counts(files), 0)
     live_bytes = pc.if_else(
         pc.and_(pc.greater(deleted, 0), pc.greater(rows, 0)),
@@ -76,11 +77,11 @@ def candidates(
 def pack_bins(
     partitions: Sequence[int], sizes: Sequence[int], limit_bytes: int, stale: Collection[int] = ()
 ) -> Iterator[tuple[int, int]]:
-    """Cut a list sorted by partition and size into runs of one partition and at most the limit, which hold at least two
-    files or one of the `stale`.
+    """Cut a list that is sorted by partition and size into runs. A run has files of one partition and at most `limit`
+    bytes. It has at least two files, or one `stale` file.
 
-    Yields: `(start, stop)` of each run. Ascending sizes make greedy cutting leave at most one file per partition that
-    would still have fitted with a neighbour.
+    Yields: `(start, stop)` of each run. Because sizes ascend, greedy cutting leaves at most one file per partition that
+    would still fit with a neighbour.
     """
     start, total = 0, 0
     for i, (partition, size) in enumerate(zip(partitions, sizes, strict=True)):
@@ -94,7 +95,7 @@ def pack_bins(
 
 
 def compaction_metrics(adds: pa.Table, removed: pa.Table) -> dict[str, int]:
-    """`operationMetrics` of OPTIMIZE, under the names the reference implementation uses."""
+    """Return the `operationMetrics` of OPTIMIZE, under the names of the reference implementation."""
     sizes = sorted(FileTable(adds).size.to_pylist())
     removed_bytes = FileTable(removed).size_bytes
     metrics = {
@@ -118,22 +119,22 @@ def compaction_metrics(adds: pa.Table, removed: pa.Table) -> dict[str, int]:
 
 _LOGGER = logging.getLogger(__name__)
 
-# The reference implementation's defaults. Only its session settings can change them.
+# The defaults of the reference implementation. There, only settings of the session can change them.
 MIN_FILES = 50
 MAX_FILE_BYTES = 128 * 1024 * 1024
 _MAX_DELETED_ROWS_RATIO = 0.05
 _OPERATIONS = frozenset({"WRITE", "DELETE", "UPDATE", "MERGE", "CREATE OR REPLACE TABLE AS SELECT"})
-"""They write rows. Commits that only move or rename rows start no further compaction."""
+"""Operations that write rows. Commits that only move rows do not start another compaction."""
 
 
 def compact_after(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
-    """Merge the small files of the partitions that a commit has written to, where one of them has `MIN_FILES` or more.
+    """Merge the small files of the partitions that a commit wrote to, if one of them has at least `MIN_FILES` files.
 
-    Small is a file below half of `MAX_FILE_BYTES`. The commit is an `OPTIMIZE` with `auto` true in its parameters. It
-    changes no row. Rows are rewritten in this process, whatever engine wrote them. Files of a clustered table that were
-    clustered and are merged count as not clustered until `optimize()`.
+    A file is small if it has less than half of `MAX_FILE_BYTES`. The commit is an `OPTIMIZE` with `auto` true in its
+    parameters. It changes no row. Rows are rewritten in this process, whichever engine wrote them. Merged files of a
+    clustered table count as not clustered until `optimize()`.
 
-    Raises nothing: the write stands, and what fails here is logged and left to the next write.
+    Raises no error, because the write is committed already. A failure is logged, and the next write tries again.
     """
     try:
         if commit.operation in _OPERATIONS and commit.table.properties.auto_compact not in (None, "false"):

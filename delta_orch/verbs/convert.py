@@ -1,4 +1,4 @@
-"""`convert`: a directory of Parquet files becomes a table, in place."""
+"""`convert`: turns a directory of Parquet files into a table, in place."""
 
 from __future__ import annotations
 
@@ -47,20 +47,23 @@ def convert(
 ) -> CommitResult:
     """Commit the Parquet files below a directory as version 0 of a table. No file is changed or moved.
 
-    It adds all files whose path has no part that begins with `_` or a dot. Directories of partitions are `name=value`,
-    with Hive's escapes; `__HIVE_DEFAULT_PARTITION__` is null. The footers are read in parallel, once for the schema and
-    once for the statistics. Files that are added while this runs are not in the table.
+    A file is skipped if a part of its path begins with `_` or a dot. Partition directories are `name=value`, with
+    Hive's escapes, and `__HIVE_DEFAULT_PARTITION__` is null. The footers are read in parallel, once for the schema and
+    once for the statistics. Files that arrive during the conversion are not added.
 
-    Returns: `skipped` where a table with these partition columns is there already.
+    Returns: `skipped` if a table with these partition columns exists already.
 
     Raises as `DeltaTable.convert`.
     """
     definition, commit = split_options(options)
     if definition.get("partition_by") is not None:
-        raise InvalidRequestError("convert takes partition_schema, not partition_by", remedy="Give names with types")
+        raise InvalidRequestError(
+            "convert takes partition_schema, not partition_by",
+            remedy="Pass names with types, such as partition_schema={'day': 'date'}",
+        )
     ensure_unscoped(commit, "A conversion is for the whole table")
     partition_columns = parse_partition_schema(partition_schema)
-    # This holds at every isolation level: two conversions of one directory must not both add its files.
+    # Required at every isolation level. If two conversions of a directory run, only one may add its files.
     commit = {**commit, "isolation_level": SERIALIZABLE}
     if newest is not None:
         _ensure_joins(newest, partition_columns)
@@ -68,14 +71,16 @@ def convert(
     store = log.store
     files = [file._replace(path=encode_path(file.path)) for file in sorted(_listed(store))]
     if not files:
-        raise InvalidRequestError(f"There are no Parquet files at {store.uri}", remedy="Give their directory")
+        raise InvalidRequestError(
+            f"There are no Parquet files at {store.uri}", remedy="Pass the directory of the files"
+        )
     partitions = partition_values_of(files, partition_columns)
     schema = merged_schema(read_schemas(store, files, progress))
     for column in partition_columns:
         if schema.find(column.name) is not None:
             raise SchemaMismatchError(
-                f"The files hold the partition column {column.name} themselves",
-                cause="Its values in the files can differ from those in the directories",
+                f"The partition column {column.name} is also a column of the files",
+                cause="The values in the files can differ from the names of the directories",
                 remedy="Write the files again without the column",
                 column=column.name,
             )
@@ -83,12 +88,12 @@ def convert(
     target = new_target(store, whole, _with_features(definition, whole, partition_columns))
     if target.table.column_mapping is not ColumnMappingMode.NONE:
         raise InvalidPropertyError(
-            "Files that are there already cannot have mapped columns",
-            cause="They know their columns by name",
-            remedy="Convert first, then set delta.columnMapping.mode with alter()",
+            "A conversion cannot use column mapping",
+            cause="The existing files hold their columns under plain names",
+            remedy="Convert first, then call alter().set_properties({'delta.columnMapping.mode': 'name'}).commit()",
             property="delta.columnMapping.mode",
         )
-    # The history of types is that of the files, and not of another table.
+    # The types and their history come from the files, not from the metadata of another table.
     target = replace(target, table=target.table.with_schema(whole))
     transaction = Transaction(
         log,
@@ -103,7 +108,7 @@ def convert(
         **commit,
     )
     target.stage_metadata(transaction)
-    # Another writer that creates the table meanwhile may have added the same files.
+    # Another writer may create the table meanwhile and add the same files.
     transaction.read_whole_table()
     adds = described_files(store, files, partitions, target.write_spec(), progress)
     transaction.add_files(adds, just_written=True)
@@ -112,7 +117,7 @@ def convert(
 
 
 def parse_partition_schema(partition_schema: object) -> tuple[StructField, ...]:
-    """Partition columns as the caller names them: `{"day": "date"}`, or a schema in any shape that `create` takes.
+    """Return the partition columns from `{"day": "date"}`, or from a schema in any form that `create` accepts.
 
     Raises:
         InvalidRequestError, SchemaMismatchError: The value does not define partition columns.
@@ -124,7 +129,7 @@ def parse_partition_schema(partition_schema: object) -> tuple[StructField, ...]:
         for name, data_type in partition_schema.items():
             if not isinstance(name, str) or not isinstance(data_type, str):
                 raise InvalidRequestError(
-                    f"{partition_schema!r} are not partition columns",
+                    f"{partition_schema!r} does not define partition columns",
                     remedy='Pass {name: type}, for example {"day": "date"}',
                 )
             columns.append(StructField(name, parse_declared_type(data_type)[0]))
@@ -133,7 +138,8 @@ def parse_partition_schema(partition_schema: object) -> tuple[StructField, ...]:
 
 
 def _stated(column: StructField) -> JsonObject:
-    # The values in directories are what they are: a table of such a column is created, and files are added to it.
+    # Directories hold fixed values. A table with computed partition columns must be created first, then files are
+    # added.
     stated = definitions_in(column.metadata)
     return {STATED_DEFINITIONS: stated} if stated else {}
 
@@ -154,21 +160,21 @@ def _ensure_joins(newest: Snapshot, partition_columns: Sequence[StructField]) ->
         raise TableExistsError(
             f"A table exists at {newest.store.uri}",
             cause=f"It is partitioned by {', '.join(newest.partition_columns) or 'no column'}",
-            remedy="There is nothing to convert",
+            remedy="Use the existing table, or delete its _delta_log to convert again",
             uri=newest.store.uri,
         )
 
 
 def _listed(store: LogStore) -> list[FileMeta]:
-    """The files to convert, without hidden ones."""
+    """Return the files to convert, without hidden files."""
     files = []
     for file in store.list_recursive():
         directories, _, name = file.path.rpartition("/")
         if f"/{LOG_DIRECTORY}/" in file.path:
             raise InvalidRequestError(
                 f"There is a Delta table in {file.path[: file.path.index(f'/{LOG_DIRECTORY}/')]}",
-                cause="Its files belong to it, and not all of them are live",
-                remedy="Convert a directory without other tables in it, or move that table away",
+                cause="Its files belong to that table, and some may hold deleted rows",
+                remedy="Convert a directory without other tables, or move that table",
                 path=file.path,
             )
         if name.startswith(("_", ".")) or any(map(_is_hidden, directories.split("/"))):
@@ -188,11 +194,11 @@ def _is_hidden(directory: str) -> bool:
 
 
 def progress_of(progress: object) -> Progress | None:
-    """The function that gets the progress: the caller's own, or one that draws a bar with tqdm or rich.
+    """Return the function that receives the progress: the caller's, or one that draws a bar with tqdm or rich.
 
     Raises:
-        InvalidRequestError: It is neither a function nor a flag.
-        MissingDependencyError: A progress bar is requested, and neither package is installed.
+        InvalidRequestError: `progress` is neither a function nor a flag.
+        MissingDependencyError: A progress bar is requested, but neither package is installed.
     """
     if progress is None or progress is False:
         return None
@@ -204,11 +210,11 @@ def progress_of(progress: object) -> Progress | None:
     return progress_bar()
 
 
-# A bar on the terminal, drawn by whichever package is installed.
+# A progress bar on the terminal, drawn with the installed package
 
 
 def progress_bar() -> Callable[[int, int], None]:
-    """A function that gets the number of finished files and the number of all files.
+    """Return a function that receives the number of finished files and the number of all files.
 
     Raises:
         MissingDependencyError: Neither tqdm nor rich is installed.
@@ -235,7 +241,7 @@ def _rich_bar() -> Callable[[int, int], None]:
         raise MissingDependencyError(
             "No package for progress bars is installed",
             cause=str(e),
-            remedy="Run pip install tqdm, or pass a function of your own as progress",
+            remedy="Run pip install tqdm, or pass your own function as progress",
         ) from e
     progress = Progress(transient=True)
     task = progress.add_task("files")

@@ -1,4 +1,4 @@
-"""`create`: an empty table of a given schema, or the one that is there already. `create_or_replace`: in its place."""
+"""`create`: makes an empty table, or joins an existing one. `create_or_replace` replaces an existing table."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ from delta_orch.writing.target import (
 
 
 def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: WriteOptions) -> CommitResult:
-    """Create the table, or join one with the same columns and partitioning.
+    """Create the table. If a table with the same columns and partitioning exists, use it.
 
     Args:
-        schema: `StructType`, its columns, Arrow schema, Spark `StructType`, columns as Spark SQL lists them, or schema
-            JSON as in the log.
+        schema: A `StructType`, a list of its columns, an Arrow schema, a Spark `StructType`, a column list in Spark
+            SQL, or schema JSON as in the log.
 
-    Returns: `skipped` where a fitting table is there already: then nothing was written.
+    Returns: `skipped` if a table with this definition exists already. In that case nothing was written.
 
     Raises:
         TableExistsError: A table with another schema or partitioning exists. It is unchanged.
-        InvalidPropertyError, ColumnNotFoundError, SchemaMismatchError: The definition cannot be a table's.
+        InvalidPropertyError, ColumnNotFoundError, SchemaMismatchError: The definition is invalid.
     """
     struct = parse_schema_argument(schema)
     definition, commit = split_options(options)
@@ -72,7 +72,7 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
         try:
             return transaction.commit()
         except MetadataChangedError as e:
-            # Two writers meant the same table, and have only made up other names for its columns in files.
+            # Two writers create the same table. Only the physical names that they generated differ.
             if e.context.get("differences") != [PHYSICAL_NAMES]:
                 raise
         snapshot = log.snapshot()
@@ -82,20 +82,20 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
 
 def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, options: WriteOptions) -> CommitResult:
     """Create the table, or replace it by an empty one with this definition. All its files are removed. Schema,
-    partitioning, clustering, properties, name and description are the given ones only. The properties in `_KEPT` stay.
+    partitioning, clustering, properties, name and description come only from the call. The properties in `_KEPT` stay.
 
-    The new table has its own id in the old log. Older versions stay readable. The protocol keeps its features.
-    Transaction ids, the user's metadata domains, row ids and column ids continue. Cursors, and marks of partitions that
-    are written once, are removed with the rows that they describe.
+    The new table continues the log of the old one, with a new table id. Older versions stay readable. The protocol
+    keeps its features. Transaction ids, the user's metadata domains, row ids and column ids continue. Cursors are
+    removed with the rows that they describe, and so are the marks of partitions that are written once.
 
-    Returns: `skipped` where a transaction id is recorded.
+    Returns: `skipped` if the transaction id is recorded already.
 
     Raises as `DeltaTable.create_or_replace`.
     """
     struct = parse_schema_argument(schema)
     definition, commit = split_options(options)
     ensure_unscoped(commit, "A whole table is replaced")
-    # For every level that the caller passes: rows that another writer adds meanwhile belong to the replaced table.
+    # Required at every isolation level. Rows that another writer adds meanwhile belong to the replaced table.
     commit = {**commit, "isolation_level": SERIALIZABLE}
     before = None if snapshot is None else existing_target(snapshot)
     target = _new_target(log, struct, definition, before)
@@ -124,7 +124,8 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
 def create_or_replace_as(
     log: TableLog, snapshot: Snapshot | None, data: object, engine: EngineChoice, options: WriteOptions
 ) -> CommitResult:
-    """As `create_or_replace`, with the columns and the rows of `data`. The data may come from the table itself."""
+    """Create or replace the table as `create_or_replace` does, with the columns and rows of `data`. The data may come
+    from the table itself."""
     definition, commit = split_options(options)
     ensure_unscoped(commit, "A whole table is replaced")
     serializable_options: WriteOptions = {**options, "isolation_level": SERIALIZABLE}
@@ -151,7 +152,7 @@ def create_or_replace_as(
 
 
 _KEPT = ("delta.enableDeletionVectors", "delta.enableRowTracking", "delta.checkpointPolicy")
-"""Properties that a table keeps where its new definition does not name them: as Delta 4 on Spark."""
+"""Properties that a replaced table keeps if its new definition does not set them, as in Delta 4 on Spark."""
 
 
 def _new_target(
@@ -170,7 +171,7 @@ def _new_target(
 
 
 def _in_place_of(before: WriteTarget, target: WriteTarget, definition: TableDefinition) -> WriteTarget:
-    """A new table with what the log has promised of the one whose place it takes."""
+    """Return the new table with the state that must survive in the log: protocol features, row ids, column ids."""
     ensure_same_partitioning(before.table, target.table)
     properties = with_own_commit_times(target.table.configuration, target.table, before.table)
     if PROTECTED_BEFORE in before.table.configuration:
@@ -195,7 +196,8 @@ def _parameters(
 
 
 def _ensure_joins(snapshot: Snapshot, schema: StructType, partition_by: Sequence[str]) -> None:
-    """Raise TableExistsError unless the table is what `create` asks for (properties are not compared)."""
+    """Raise TableExistsError unless the table has the definition that `create` requests. Properties are not
+    compared."""
     try:
         existing_target(snapshot, partition_by)
         ensure_schema_fits(schema, snapshot.schema)
@@ -204,24 +206,27 @@ def _ensure_joins(snapshot: Snapshot, schema: StructType, partition_by: Sequence
         raise TableExistsError(
             f"A table with another definition exists at {snapshot.store.uri}",
             cause=e.problem,
-            remedy="Create it elsewhere, or with the schema and partitioning it has",
+            remedy="Use another location, or pass the schema and partitioning of the existing table",
             uri=snapshot.store.uri,
         ) from e
 
 
 _ARROW = "__arrow_c_schema__"
-"""The method that schemas and fields of pyarrow, deltalake, Polars and others have."""
+"""The method that exports a schema. Schemas of pyarrow, deltalake, Polars and others have it."""
 
 
 def parse_schema_argument(schema: object) -> StructType:
-    """A schema in any of the shapes a user may have one in."""
+    """Return a schema of this package from any form that users pass."""
     if isinstance(schema, StructType):
         return schema
     if isinstance(schema, Sequence) and not isinstance(schema, str):
         if all(isinstance(column, StructField) for column in schema):
             return StructType(tuple(schema))
         if not all(hasattr(column, _ARROW) for column in schema):
-            raise InvalidRequestError("A schema given as a sequence holds columns", remedy="Make them with column()")
+            raise InvalidRequestError(
+                "A schema that is a sequence must hold columns",
+                remedy="Make each with column(), such as column('id', 'bigint')",
+            )
         schema = pa.schema([pa.field(column) for column in schema])
     if hasattr(schema, _ARROW):
         try:
@@ -233,12 +238,12 @@ def parse_schema_argument(schema: object) -> StructType:
         return columns
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):
         return parse_columns(schema)
-    # Spark's StructType writes the same JSON as the log.
+    # Spark's StructType has the same JSON as the log.
     text = schema if isinstance(schema, str) else _spark_schema_json(schema)
     try:
         return parse_schema(text)
     except DeltaError as e:
-        raise SchemaMismatchError("The schema's JSON cannot be read", cause=str(e)) from e
+        raise SchemaMismatchError("The JSON of the schema is invalid", cause=str(e)) from e
 
 
 def _spark_schema_json(schema: object) -> str:

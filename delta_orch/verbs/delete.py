@@ -24,27 +24,27 @@ def delete(
     engine: EngineChoice,
     options: CommitOptions,
 ) -> CommitResult:
-    """Delete the rows that satisfy `where`: it is true, neither false nor null. None deletes every row.
+    """Delete the rows for which `where` is true, not false and not null. None deletes every row.
 
-    Partition values and statistics decide about most files without opening them. A file without such rows stays, and a
-    file with such rows only is removed. Other files are opened, and only the columns of the predicate are read. They
-    get a deletion vector, or are rewritten (`RowChanges.apply`).
+    Partition values and statistics decide for most files, which are not opened. A file without such rows stays. A file
+    that has only such rows is removed. Other files are opened, and only the columns of the predicate are read. These
+    files get a deletion vector, or are rewritten (`RowChanges.apply`).
 
-    Returns: `skipped` where no row matches. In that case nothing is committed, unless there is a `txn`.
+    Returns: `skipped` if no row matches. In that case nothing is committed, unless there is a `txn`.
 
     Raises:
-        InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table, is not of one row, or its answer is
-            not fixed. Nothing was read.
-        UnsupportedExpressionError: The engine does not evaluate it. Nothing was committed.
-        AppendOnlyError: The table keeps its rows.
-        ConflictError: Another commit changed what the predicate looks at. Nothing was committed.
+        InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table, uses more than one row, or is not
+            deterministic. Nothing was read.
+        UnsupportedExpressionError: The engine cannot evaluate `where`. Nothing was committed.
+        AppendOnlyError: The table is append-only.
+        ConflictError: Another commit changed rows that the predicate reads. Nothing was committed.
     """
     started = time.monotonic()
 
     def change(write: Write) -> Metrics | None:
         selected = write.select_leaving(where)
         write.transaction.note_predicate(where)
-        # Which rows it deletes is known once they are found: the others of these files do not concern it.
+        # The deleted rows are known now. Other rows of these files do not matter for conflicts.
         write.transaction.read_rows(selected.partial)
         changes = RowChanges(write, selected.partial)
         rows = None

@@ -1,4 +1,4 @@
-"""Metadata domains of the user: named texts that travel with the table (PROTOCOL, "Domain Metadata")."""
+"""Metadata domains of the user: named texts that are part of the table (PROTOCOL, "Domain Metadata")."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ SYSTEM_PREFIX = "delta."
 def set_domain_metadata(
     log: TableLog, snapshot: Snapshot, domain: str, configuration: str, options: CommitOptions
 ) -> CommitResult:
-    """Set the configuration of a domain and replace the one before. It conflicts with a commit that sets or removes
-    the same domain.
+    """Set the configuration of a domain, and replace an older one. The commit conflicts with another commit that sets
+    or removes the same domain.
 
     Raises:
-        InvalidRequestError: The domain is the protocol's own (`delta.…`) or has no name, the configuration is not a
-            string, or the table has no metadata domains. Nothing was committed.
+        InvalidRequestError: The domain belongs to the protocol (`delta.…`), its name is empty, the configuration is not
+            a string, or the table does not support metadata domains. Nothing was committed.
         InvalidPropertyError: The configuration holds a credential. Nothing was committed.
-        ConcurrentDomainMetadataError: Another commit changed the domain. The table holds that one.
+        ConcurrentDomainMetadataError: Another commit changed the domain. The table has the configuration of that
+            commit.
     """
     _ensure_users_own(domain)
     if not isinstance(configuration, str):
@@ -36,9 +37,9 @@ def set_domain_metadata(
 
 
 def remove_domain_metadata(log: TableLog, snapshot: Snapshot, domain: str, options: CommitOptions) -> CommitResult:
-    """Remove a domain; the commit keeps an image of what it held.
+    """Remove a domain. The commit records the removed configuration.
 
-    Returns: `skipped` where the table has no such domain.
+    Returns: `skipped` if the table has no such domain.
 
     Raises as `set_domain_metadata`.
     """
@@ -58,13 +59,14 @@ def _transaction(log: TableLog, snapshot: Snapshot, operation: str, domain: str,
 def _ensure_users_own(domain: str) -> None:
     if not isinstance(domain, str) or not domain:
         raise InvalidRequestError(
-            f"A metadata domain has a name, not {domain!r}", remedy="Pass a string such as 'com.example.lineage'"
+            f"The name of a metadata domain must be a string that is not empty, not {domain!r}",
+            remedy="Pass a string such as 'com.example.lineage'",
         )
     if domain.lower().startswith(SYSTEM_PREFIX):
         raise InvalidRequestError(
-            f"The metadata domain {domain!r} is not yours to change",
-            cause="Domains whose names begin with 'delta.' belong to table features",
-            remedy="Choose a name that tells whose it is, for example 'com.example.lineage'",
+            f"The metadata domain {domain!r} cannot be changed by users",
+            cause="Names that begin with 'delta.' belong to table features",
+            remedy="Choose a name of your own, for example 'com.example.lineage'",
             domain=domain,
         )
 

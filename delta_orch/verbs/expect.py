@@ -1,9 +1,9 @@
-"""Expectations: rules for rows on their way into a table, and what becomes of the rows that break one.
+"""Expectations: rules for the rows of a write, and actions for rows that break a rule.
 
 The engine evaluates the source and the rules once, while the rows are written (`Engine.divided`). Each row goes to the
-table, to its quarantine or nowhere, also where the source gives other rows each time.
+table, to its quarantine, or is dropped. This holds even if the source returns different rows at each read.
 
-A quarantine is an ordinary table with `QUARANTINE_SCHEMA`. How rows come there tells `verbs.quarantine`.
+A quarantine is an ordinary table with `QUARANTINE_SCHEMA`. `verbs.quarantine` describes how rows get there.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 Action = OneOf["quarantine", "fail", "warn", "drop"]
 ACTIONS: tuple[Action, ...] = ("quarantine", "fail", "warn", "drop")
 MOST_SHOWN = 20
-"""Rows that a result shows of each rule."""
+"""The number of rows that a result shows for each rule."""
 SUFFIX = "_quarantine"
 BROKEN_ROWS = "numBrokenRows."
-"""What the metric of a rule begins with; its name follows."""
+"""The prefix of the metric of a rule. The name of the rule follows."""
 
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -62,25 +62,27 @@ QUARANTINE_SCHEMA = pa.schema(
         ("quarantined_at", pa.timestamp("us", "UTC")),
     ]
 )
-"""The columns of a quarantine, whatever the columns of the table are.
+"""The columns of a quarantine. They do not depend on the columns of the table.
 
-`id`: of the row, unique. `rules`: the names of all rules that the row breaks. `row`: the row as JSON, see `row_texts`.
-`source_file`: the row's column of this name, or its field `path`. `unit`, `run`: who wrote it.
+`id`: a unique id of the row. `rules`: the names of all rules that the row breaks. `row`: the row as JSON, see
+`row_texts`. `source_file`: the value of the row's column of this name, or of its field `path`. `unit`, `run`: the unit
+and the run that wrote the row.
 """
 
 
 @checked_constructor
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """A rule for each row, and what becomes of a row that breaks it. A rule that gives null counts as broken.
+    """A rule for each row, and the action for a row that breaks it. A row for which the rule is null breaks it.
 
     Attributes:
         rule: A predicate in Spark SQL over the columns of the rows.
-        action: `quarantine` puts the row into the quarantine instead of the table. `drop` leaves it out. `warn` writes
-            it. `fail` fails the step, and neither table changes. All four count the row and show some.
+        action: `quarantine` writes the row to the quarantine instead of the table. `drop` skips the row. `warn` writes
+            the row to the table. `fail` fails the step, and neither table changes. All four actions count the rows and
+            show some.
 
     Raises:
-        InvalidRequestError: There is no such action.
+        InvalidRequestError: The action is unknown.
         InvalidExpressionError: `rule` is not a predicate.
     """
 
@@ -90,7 +92,7 @@ class Expect:
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise InvalidRequestError(
-                f"A broken rule cannot {self.action!r:.60}", remedy=f"Use one of {', '.join(ACTIONS)}"
+                f"{self.action!r:.60} is not an action of a rule", remedy=f"Use one of {', '.join(ACTIONS)}"
             )
         parse_expression(self.rule)
 
@@ -100,7 +102,7 @@ class Expectations:
     """The rules of a write.
 
     Attributes:
-        rules: By their names, which the quarantine keeps.
+        rules: The rules by name. The quarantine stores the names.
         max_quarantined: How many rows may go to the quarantine: a number of rows (int), or a share of all (float).
     """
 
@@ -109,20 +111,21 @@ class Expectations:
 
     @classmethod
     def of(cls, expect: object, max_quarantined: object = None) -> Expectations | None:
-        """Rules as a user writes them: each an `Expect`, or its arguments by name. None where there are none.
+        """Return the rules that a user wrote, each as an `Expect` or as its arguments by name. None if there are no
+        rules.
 
         Raises:
-            InvalidRequestError: They are something else; `max_quarantined` is no number of rows and no share, or no
-                rule puts rows into a quarantine.
+            InvalidRequestError: The rules have another form. `max_quarantined` is neither a number of rows nor a share.
+                Or `max_quarantined` is set, but no rule writes rows to a quarantine.
             InvalidExpressionError: A rule is not a predicate.
         """
         if not isinstance(expect, Mapping | None) or not all(isinstance(name, str) and name for name in expect or ()):
             raise InvalidRequestError(
-                f"expect={expect!r:.100} does not name its rules",
+                f"expect={expect!r:.100} is not a dict of rules by name",
                 remedy='Write expect={"amount is positive": Expect("amount > 0")}',
             )
         rules = {name: _as_expect(name, rule) for name, rule in (expect or {}).items()}
-        made = cls(rules, max_quarantined) if rules else None  # type: ignore[arg-type]  # It is checked below.
+        made = cls(rules, max_quarantined) if rules else None  # type: ignore[arg-type]  # The code below checks the type.
         if max_quarantined is None:
             return made
         is_share = isinstance(max_quarantined, float) and 0 <= max_quarantined <= 1
@@ -134,7 +137,7 @@ class Expectations:
             )
         if made is None or not made.quarantines:
             raise InvalidRequestError(
-                "max_quarantined is given, and no rule puts rows into a quarantine",
+                "max_quarantined is set, but no rule puts rows into a quarantine",
                 remedy='Pass expect={"amount is positive": Expect("amount > 0", "quarantine")}, or leave it out',
             )
         return made
@@ -146,7 +149,7 @@ class Expectations:
 
     @property
     def loses_rows(self) -> bool:
-        """Whether a rule may keep rows out of the table."""
+        """Whether a rule can keep rows out of the table."""
         return any(rule.action in ("quarantine", "drop") for rule in self.rules.values())
 
 
@@ -156,19 +159,19 @@ def _as_expect(name: str, rule: object) -> Expect:
     if isinstance(rule, Mapping) and "rule" in rule and set(rule) <= {"rule", "action"}:
         return Expect(**rule)
     raise InvalidRequestError(
-        f"The rule {name!r} is {rule!r:.100}",
+        f"The rule {name!r} is not an Expect, but {rule!r:.100}",
         remedy='Write Expect("amount > 0", "quarantine"), or {"rule": "amount > 0", "action": "quarantine"}',
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What a write found of one rule.
+    """The result of one rule in a write.
 
     Attributes:
-        name, rule, action: As it was given.
+        name, rule, action: The rule, as the user wrote it.
         num_broken: How many rows break it.
-        rows: At most 20 of them.
+        rows: At most 20 of these rows.
     """
 
     name: str
@@ -180,13 +183,13 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpectationReport:
-    """What a write found of its rules.
+    """The results of the rules of a write.
 
     Attributes:
-        num_rows: Rows of the source.
-        num_quarantined, num_dropped: Those that did not go to the table. A row that breaks rules of both actions is
-            quarantined.
-        results: Of each rule.
+        num_rows: The number of rows of the source.
+        num_quarantined, num_dropped: The number of rows that were not written to the table. A row that breaks rules of
+            both actions is quarantined.
+        results: The result of each rule.
     """
 
     num_rows: int = 0
@@ -196,11 +199,11 @@ class ExpectationReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Name of a rule → how many rows break it."""
+        """Return how many rows break each rule, by its name."""
         return {result.name: result.num_broken for result in self.results}
 
     def __add__(self, other: ExpectationReport) -> ExpectationReport:
-        """Of two batches of one step."""
+        """Add the counts of two batches of a step."""
         if not (self.results and other.results):
             return other if other.results else self
         results = tuple(
@@ -220,7 +223,7 @@ class CheckedRows:
     """Rows that are evaluated once, together with their rules.
 
     Attributes:
-        kept: Those that go to the table, a relation of the engine that may be read once.
+        kept: The rows that go to the table, as a relation of the engine. It can be read once.
     """
 
     kept: Relation
@@ -232,7 +235,7 @@ class CheckedRows:
     _unit: ComputedColumn
 
     def ended(self) -> ExpectationReport | None:
-        """What was found; None where the rows were not read to their end.
+        """Return the results of the rules. None if the rows were not read to their end.
 
         Raises:
             ExpectationFailedError: A row breaks a rule with the action `fail`, or more rows than `max_quarantined`
@@ -251,8 +254,8 @@ class CheckedRows:
         return report
 
     def metrics(self) -> dict[str, int]:
-        """For `commitInfo.operationMetrics`: how many rows did not go to the table, and how many break each rule.
-        Raises as `ended`."""
+        """Return the metrics for `commitInfo.operationMetrics`: the rows that were not written to the table, and the
+        rows that break each rule. Raises as `ended`."""
         report = self.ended()
         if report is None:
             return {}
@@ -260,9 +263,9 @@ class CheckedRows:
         return {"numQuarantinedRows": report.num_quarantined, "numDroppedRows": report.num_dropped, **broken}
 
     def quarantined(self, run: str | None) -> Iterator[pa.RecordBatch]:
-        """The rows of the quarantine (`QUARANTINE_SCHEMA`), anew with each call.
+        """Return the rows for the quarantine (`QUARANTINE_SCHEMA`). Each call reads them again.
 
-        Raises ConstraintViolationError: A row belongs to none of several units.
+        Raises ConstraintViolationError: The write has several units, and a row belongs to no unit.
         """
         now = datetime.now().astimezone()
         columns = [*as_they_are([*self._columns, *self._flags.values()]), self._unit]
@@ -270,19 +273,19 @@ class CheckedRows:
             yield self._as_quarantined(rows, run, now)
 
     def _as_quarantined(self, rows: pa.RecordBatch, run: str | None, now: datetime) -> pa.RecordBatch:
-        # Python sees the rows of the quarantine alone.
+        # Only rows of the quarantine become Python objects.
         count = rows.num_rows
         units = rows.column(self._unit.name)
         if units.null_count and not isinstance(self._unit.value, Literal):
             row = python_rows(pc.filter(rows.select(self._columns), pc.is_null(units)).slice(0, 1))[0]
             raise ConstraintViolationError(
-                f"A row for the quarantine lies in none of the partitions of this write: {row}",
-                cause="The write has several units, and a redo could not find the row",
+                f"A row for the quarantine is outside the partitions of this write: {row}",
+                cause="The write has several units, so a redo could not find the row again",
                 remedy="Run one partition at a time (BackfillPolicy.multi_run), or correct the row's partition",
                 constraint="unit",
             )
         broken = list(zip(*(rows.column(flag).to_pylist() for flag in self._flags.values()), strict=True))
-        # Few combinations of rules occur.
+        # Only few combinations of rules occur, so each list of names is made once.
         rules = {flags: list(compress(self._flags, flags)) for flags in set(broken)}
         files = pa.nulls(count, pa.string())
         if "source_file" in self._columns:
@@ -301,8 +304,8 @@ class CheckedRows:
 
 
 def row_texts(rows: pa.RecordBatch) -> list[str]:
-    """Each row as a JSON object that keeps every value: decimals, dates, times (ISO 8601), NaN and infinity are texts,
-    bytes are base64, a map is a list of pairs. Nulls are there."""
+    """Return each row as a JSON object without loss. Decimals, dates, times (ISO 8601), NaN and infinity are texts.
+    Bytes are base64, and a map is a list of pairs. Nulls are written."""
     found = python_rows(rows)
     if any(map(_may_hold_infinite, rows.columns)):
         found = [_finite(row) for row in found]
@@ -311,7 +314,7 @@ def row_texts(rows: pa.RecordBatch) -> list[str]:
 
 
 def _may_hold_infinite(column: pa.Array) -> bool:
-    """JSON has no number for NaN and infinity."""
+    """Whether a column may hold NaN or infinity, which JSON cannot express as numbers."""
     if pa.types.is_floating(column.type):
         return pc.all(pc.is_finite(column)).as_py() is False
     return pa.types.is_nested(column.type) and any(word in str(column.type) for word in ("float", "double"))
@@ -338,20 +341,21 @@ def _path_of(value: object) -> str | None:
 def checked_rows(
     engine: Engine, rows: Relation, expectations: Expectations, units: Mapping[str, Expression | None]
 ) -> Iterator[CheckedRows]:
-    """Evaluate rows and their rules, once, and keep them inside the context.
+    """Evaluate rows and rules once. The result is available inside the context.
 
     Args:
-        units: Unit → the rows that belong to it, which no two units share; None for all rows. Empty without units.
+        units: The predicate of each unit's rows, by the unit's name. No row belongs to two units. None selects all
+            rows. The mapping is empty if there are no units.
 
     Raises:
         ColumnNotFoundError, InvalidExpressionError: A rule does not fit the rows. The source was not read.
-        DeltaError: As reading the rows.
+        DeltaError: The rows cannot be read.
     """
     schema = engine.schema(rows)
     names = schema.names
     flags: dict[str, str] = {}
     for rule in expectations.rules:
-        # An error about the expression names the column.
+        # The flag gets the name of the rule, because errors about the expression show it.
         flags[rule] = free_name(rule, [*names, *flags.values()])
     unit = UnitColumn(free_name("_delta_orch_unit", [*names, *flags.values()]), units)
     computed = [
@@ -369,18 +373,22 @@ def checked_rows(
 
 
 def ensure_expected(expectations: Expectations, report: ExpectationReport) -> None:
-    """Raises ExpectationFailedError: A rule that must hold is broken, or too many rows are for the quarantine."""
+    """Raise ExpectationFailedError if a rule with the action `fail` is broken, or if too many rows are for the
+    quarantine."""
     failed = [result for result in report.results if result.action == "fail" and result.num_broken]
     most = expectations.max_quarantined
     allowed = most * report.num_rows if isinstance(most, float) else most
     if failed:
         names = ", ".join(f"{result.name!r} ({result.num_broken:,} rows)" for result in failed)
         problem = f"Rows of the step break {names}, of {report.num_rows:,} rows"
-        remedy = "Neither table has changed. Correct the rows, or give the rule the action 'quarantine'"
+        remedy = "Neither table has changed. Correct the rows, or use Expect(…, 'quarantine') for the rule"
     elif allowed is not None and report.num_quarantined > allowed:
         failed = [result for result in report.results if result.action == "quarantine" and result.num_broken]
         limit = f"{most:.1%}" if isinstance(most, float) else f"{most:,} rows"
-        problem = f"{report.num_quarantined:,} of {report.num_rows:,} rows are for the quarantine, and {limit} may be"
+        problem = (
+            f"{report.num_quarantined:,} of {report.num_rows:,} rows are for the quarantine, "
+            f"but max_quarantined allows {limit}"
+        )
         remedy = "Neither table has changed. Correct the source, or raise max_quarantined"
     else:
         return

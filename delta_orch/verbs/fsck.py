@@ -1,5 +1,5 @@
-"""`fsck`: is everything there that a version of the table needs, and does it fit together? Nothing is changed.
-`repair`: files that are gone leave the log. The reference calls it FSCK REPAIR TABLE."""
+"""`fsck`: checks that a version of a table is complete and consistent. Nothing is changed. `repair`: removes missing
+files from the log. The reference implementation calls it FSCK REPAIR TABLE."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ from delta_orch.writing.target import existing_target
 
 FILE_CHECK_COLUMNS = ("path", "size", "deletion_vector")
 _CHUNK_ROWS = 512
-# Other failures are the store's: it would be no use to go on.
+# Any other error comes from the store, and further checks would fail as well.
 _OF_THE_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
 
 
 def check_data_files(store: LogStore, files: pa.Table) -> Iterator[Problem]:
-    """Look every data file up.
+    """Check that every data file exists and has the size that the log records.
 
     Args:
-        files: `FILE_CHECK_COLUMNS`.
+        files: Columns `FILE_CHECK_COLUMNS`.
 
     Raises:
-        StorageError: The store cannot be asked.
+        StorageError: The store does not answer.
     """
     filesystem = store.data_filesystem()[0]
     chunks = files.select(["path", "size"]).to_batches(_CHUNK_ROWS)
@@ -83,11 +83,11 @@ def _check_chunk(store: LogStore, filesystem: pafs.FileSystem, chunk: pa.RecordB
             problems.append(problem_of(e, "error"))
     for (path, size), info in zip(counted, _look_up(filesystem, locations), strict=True):
         if isinstance(info, Exception):
-            error = StorageError(f"The data file {path} cannot be looked up", cause=str(info), path=path)
+            error = StorageError(f"The existence of the data file {path} cannot be checked", cause=str(info), path=path)
             problems.append(problem_of(error, "error"))
         elif info.type != pafs.FileType.File:
             remedy = "Restore it, or remove it from the table"
-            gone = MissingFileError(f"The data file {path} is not there", remedy=remedy, path=path)
+            gone = MissingFileError(f"The data file {path} does not exist", remedy=remedy, path=path)
             problems.append(problem_of(gone, "error"))
         elif info.size is not None and info.size != size:
             cause = f"The log says {size}"
@@ -97,22 +97,22 @@ def _check_chunk(store: LogStore, filesystem: pafs.FileSystem, chunk: pa.RecordB
 
 
 def _look_up(filesystem: pafs.FileSystem, locations: list[str]) -> list[pafs.FileInfo | Exception]:
-    """Look up each location: its file, or the error of the store."""
+    """Return for each location the file, or the error of the store."""
     try:
         return list(filesystem.get_file_info(locations))
     except (OSError, ValueError) as e:
         if len(locations) == 1 and (isinstance(e, ValueError) or e.errno in _OF_THE_PATH):
             return [e]
         if len(locations) < 2:
-            raise StorageError("Cannot look up data files", cause=str(e)) from e
+            raise StorageError("The data files cannot be listed", cause=str(e)) from e
     return [file for location in locations for file in _look_up(filesystem, [location])]
 
 
 def check_deletion_vectors(store: LogStore, files: pa.Table) -> Iterator[Problem]:
-    """Read and verify every deletion vector: presence, size, checksum, number of rows.
+    """Read every deletion vector, and verify its size, its checksum and its number of rows.
 
     Args:
-        files: `FILE_CHECK_COLUMNS`.
+        files: Columns `FILE_CHECK_COLUMNS`.
     """
     with_vector = pc.filter(files, pc.is_valid(FileTable(files).deletion_vector))
     paths = FileTable(with_vector).path.to_pylist()
@@ -139,18 +139,19 @@ def check_deletion_vectors(store: LogStore, files: pa.Table) -> Iterator[Problem
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """The parts of a table that were checked, and the problems.
+    """The checked parts of a table, and the problems.
 
     Attributes:
-        uri: The table.
+        uri: The location of the table.
         version: The version that was checked.
-        oldest_version: The oldest one that can still be read.
-        num_commits, num_checkpoints, num_compactions: What the log holds; checkpoints without incomplete ones.
-        checksum_fields: The fields of the version checksum that agree with the log; empty if there is no checksum, or
+        oldest_version: The oldest version that can still be read.
+        num_commits, num_checkpoints, num_compactions: The number of files of each kind in the log. Incomplete
+            checkpoints do not count.
+        checksum_fields: The fields of the version checksum that agree with the log. Empty if there is no checksum, or
             if it does not agree.
-        num_files, size_bytes: Of the version; None where it cannot be read.
-        num_deletion_vectors: Likewise.
-        files_checked: Whether data files and deletion vectors were looked up.
+        num_files, size_bytes: The live files of the version. None if the version cannot be read.
+        num_deletion_vectors: The deletion vectors of the version. None if the version cannot be read.
+        files_checked: Whether the existence of data files and deletion vectors was checked.
         rows_checked: Whether every data file was read.
         problems: Errors first.
     """
@@ -171,29 +172,30 @@ class FsckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the version can be read right, as far as was checked; there may be warnings."""
+        """Whether the checks found no error. There may be warnings."""
         return all(p.severity != "error" for p in self.problems)
 
 
 def fsck(
     table_log: TableLog, version: int | None = None, *, check_files: bool = False, deep: bool = False
 ) -> FsckReport:
-    """Check the log, one version's state and its checksum, with `check_files` that the data is there, and with `deep`
-    the data itself. Log compactions are held against their commits, checkpoints against their version checksums.
+    """Check the log, the state of one version, and its checksum. With `check_files`, also check that the data files
+    exist. With `deep`, also read the data. Log compactions are compared with their commits, and checkpoints with their
+    version checksums.
 
-    Problems are listed in the report. They raise no error.
+    The report lists the problems. They raise no error.
 
     Args:
         version: By default the newest.
-        check_files: Look up data files by name and size; read and verify deletion vectors.
-        deep: Also hold checkpoints against the commits before them, and read every data file: its footer, each page and
-            its checksum, and whether each row lies within the statistics of its file. Memory is bounded; it takes as
-            long as reading the table twice.
+        check_files: Check name and size of data files. Read and verify deletion vectors.
+        deep: Also compare checkpoints with the commits before them, and read every data file: its footer, each page
+            with its checksum, and each row. Each row must lie within the statistics of its file. Memory is bounded. The
+            check takes as long as reading the table twice.
 
     Raises:
-        TableNotFoundError: There is no log.
-        VersionNotFoundError: The version was never written, or its log is cleaned up.
-        UnsupportedFeatureError, UnsupportedVersionError: This release cannot tell whether the version is right.
+        TableNotFoundError: There is no table.
+        VersionNotFoundError: The version does not exist, or its log was cleaned up.
+        UnsupportedFeatureError, UnsupportedVersionError: This release cannot check the version.
         StorageError: The store does not answer.
     """
     store = table_log.store
@@ -230,7 +232,7 @@ def fsck(
 
 
 def _planned(listing: LogListing, version: int) -> LogSegment | None:
-    """The files of the log that an unreadable version needs."""
+    """List the files of the log that an unreadable version needs."""
     try:
         return plan_segment(listing, version)
     except DeltaError:
@@ -246,7 +248,7 @@ def _load(table_log: TableLog, version: int, problems: list[Problem]) -> Snapsho
 
 
 def _check_state(snapshot: Snapshot, problems: list[Problem]) -> pa.Table | None:
-    """Decode everything the version is made of, a piece at a time; gives what later checks need of its files."""
+    """Decode all parts of the version, piece by piece. Return the columns of its files that later checks need."""
     kept: list[pa.Table] = []
     try:
         for piece in snapshot.iter_files():
@@ -267,7 +269,7 @@ def _files_twice(files: pa.Table) -> Iterator[Problem]:
     for row in pc.filter(counts, pc.greater(counts.field("counts"), 1)).to_pylist():
         error = ProtocolViolationError(
             f"The data file {row['values']} is in the table {row['counts']} times, with different deletion vectors",
-            cause="Its rows are read more than once",
+            cause="Readers return its rows more than once",
             path=row["values"],
         )
         yield problem_of(error, "error")
@@ -282,12 +284,12 @@ def _check_checksum(snapshot: Snapshot, problems: list[Problem]) -> tuple[str, .
 
 
 def _add_new(problems: list[Problem], new_problems: Iterable[Problem]) -> None:
-    """Add new problems only: a damaged file shows up at every read."""
+    """Add a problem once. A damaged file causes the same error at every read."""
     reported = {(p.code, p.path or p.version) for p in problems}
     problems.extend(p for p in new_problems if (p.code, p.path or p.version) not in reported)
 
 
-# `fsck(deep=True)`: every page of every data file is read, and held against the statistics that the log has of it.
+# `fsck(deep=True)`: reads every page of every data file, and compares the rows with the statistics in the log
 
 
 _BATCH_ROWS = 64 * 1024
@@ -299,8 +301,8 @@ _WRONG_STATISTICS = (
 
 
 def check_rows(snapshot: Snapshot) -> Iterator[Problem]:
-    """Read every data file: the footer, each page with its checksum where it has one, and the rows as a scan reads
-    them. Of each column with statistics no row may lie outside of them.
+    """Read every data file: the footer, each page with its checksum (if it has one), and the rows as a scan reads them.
+    No value may lie outside the statistics of its column.
 
     Raises:
         StorageError: The store does not answer.
@@ -323,7 +325,7 @@ def check_rows(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def _read_pages(snapshot: Snapshot, path: str) -> int:
-    """How many rows a file holds. Everything in it was decoded."""
+    """Decode a whole file, and return its number of rows."""
     store = snapshot.store
     location = store.resolve(path)
     store.ensure_regular([location])
@@ -350,7 +352,7 @@ def _check_statistics(
     bounds = read_bounds(FileTable(file).stats, {physical[column.path]: column.data_type for column in columns})
     reported: set[tuple[str, ...]] = set()
     plan = scan_of_files(snapshot, file.select(SCAN_COLUMNS))
-    # Statistics are of texts as they are stored.
+    # Statistics are computed from texts as they are stored, without padding.
     plan = replace(plan, schema=without_char(plan.schema))
     for batch in LocalEngine().scan(plan).to_reader():
         for column in columns:
@@ -378,7 +380,7 @@ def _leaf(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
 
 
 def _outside(values: pa.Array, bounds: ColumnBounds) -> str | None:
-    """Values that the statistics of their file exclude."""
+    """Report values that lie outside the statistics of their file."""
     if values.null_count and not bounds.may_be_null[0].as_py():
         return "a null"
     present_values = pc.drop_null(values)
@@ -406,7 +408,7 @@ def _shown(scalar: pa.Scalar) -> str:
 
 
 def _value_of(scalar: pa.Scalar) -> Any:
-    """Days and times as numbers of Arrow's: Python does not have all of them."""
+    """Return dates and times as Arrow's numbers, because Python cannot express all of them."""
     kind = {32: pa.int32(), 64: pa.int64()}.get(scalar.type.bit_width if pa.types.is_temporal(scalar.type) else 0)
     return (scalar if kind is None else pc.cast(scalar, kind)).as_py()
 
@@ -423,13 +425,13 @@ _MOST_NAMED = 5
 
 
 def repair(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> CommitResult:
-    """Remove the data files that are no longer in the store from the table, in one commit. Every live file is looked
-    up by its name; none is read. Their rows are lost: the commit changes rows, and the change feed cannot tell which.
+    """Remove the data files that are no longer in the store from the table, in one commit. The existence of every live
+    file is checked, but no file is read. The rows of missing files are lost, and the change feed cannot show them.
 
-    Files that exist stay. A file of another size, or one whose deletion vector is gone, is damaged but still holds
-    rows. `fsck(check_files=True)` names such files.
+    Files that exist stay. A file with a wrong size or a missing deletion vector is damaged, but still holds rows.
+    `fsck(check_files=True)` lists such files.
 
-    Returns: `skipped` where no file is gone.
+    Returns: `skipped` if no file is missing.
 
     Raises as `DeltaTable.repair`.
     """
@@ -458,9 +460,9 @@ def _paths_gone(snapshot: Snapshot, files: pa.Table) -> pa.Array:
     unknown = [problem for problem in problems if problem.code not in (MissingFileError.code, CorruptDataError.code)]
     if unknown:
         raise StorageError(
-            f"{len(unknown)} data files cannot be looked up",
+            f"The existence of {len(unknown)} data files cannot be checked",
             cause=" ".join(problem.message for problem in unknown[:_MOST_NAMED]),
-            remedy="Make the store readable first: a file that cannot be looked up may be there",
+            remedy="Make the store readable first, because the files may exist",
             paths=[problem.path for problem in unknown[:_MOST_NAMED]],
         )
     return string_array([p.path for p in problems if p.code == MissingFileError.code])

@@ -1,4 +1,4 @@
-"""`ingest`: load the files of a source that were not loaded yet, each once."""
+"""`ingest`: loads the new files of a source, each exactly once."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _PER_COMMIT = ("txn", "read_version", "stage", "dry_run")
 
 @dataclass(frozen=True)
 class IngestResult:
-    """What an ingest did.
+    """The result of an ingest.
 
     Attributes:
-        version: The newest version of the table; None where there is none.
-        commits: The versions that it committed, in order.
-        num_files: Files whose rows were loaded.
-        size_bytes: Their size.
-        num_rows: Rows that were added.
-        set_aside: Files that could not be read (`on_error='quarantine'`): `path` string, below the source, and `error`
-            string. They are read again once they have changed.
-        expected: What became of the rules (`expect`); no results without rules.
+        version: The newest version of the table. None if there is no table.
+        commits: The versions that the ingest committed, in order.
+        num_files: The number of files whose rows were loaded.
+        size_bytes: The total size of these files.
+        num_rows: The number of added rows.
+        set_aside: Files that could not be read (`on_error='quarantine'`), with the string columns `path` (below the
+            source) and `error`. A file is read again after it changes.
+        expected: The results of the rules (`expect`). It has no results if there are no rules.
     """
 
     version: int | None
@@ -62,7 +62,7 @@ class IngestResult:
     def after(
         self, batch: NewFiles, commit: CommitResult, set_aside: pa.Table, expected: ExpectationReport
     ) -> IngestResult:
-        """With one more commit."""
+        """Return the result with one more commit."""
         return IngestResult(
             commit.version,
             (*self.commits, commit.version),
@@ -84,21 +84,21 @@ def ingest(
     open_quarantine: Callable[[str | None], TableLog],
     options: WriteOptions,
 ) -> IngestResult:
-    """Load the files that are new, in commits of at most `max_files` and `max_bytes`. See `DeltaTable.ingest`.
+    """Load the new files, in commits of at most `max_files` and `max_bytes`. See `DeltaTable.ingest`.
 
-    Which files are loaded is recorded in the commit of their rows (`arrival.loaded_files`). Of two loaders that have
-    the same files one commits. The other looks again, and loads what is left.
+    The commit of the rows also records the loaded files (`arrival.loaded_files`). If two loaders have the same files,
+    one of them commits. The other lists the files again and loads the rest.
 
     Args:
-        advance: Gives the newest version of the table; None where there is none.
-        max_commits: The most commits; None loads everything that the listing has.
-        open_quarantine: The log of a quarantine by its location; None for the one beside the table.
+        advance: Returns the newest version of the table. None if there is no table.
+        max_commits: The maximal number of commits. None loads all listed files.
+        open_quarantine: Opens the log of a quarantine by its location. None means the quarantine beside the table.
     """
     if refused := [name for name in _PER_COMMIT if options.get(name)]:
         raise InvalidRequestError(
-            f"ingest takes no {refused[0]}",
-            cause="It makes as many commits as it needs, each with its own record of loaded files",
-            remedy="Leave it out: a file is loaded once, however often ingest runs",
+            f"ingest does not accept {refused[0]}",
+            cause="An ingest makes several commits, each with its own record of loaded files",
+            remedy="Leave the argument out. Each file is loaded once, however often ingest runs",
         )
     if max_commits is not None and max_commits < 1:
         raise InvalidRequestError(f"max_commits={max_commits} is below 1", remedy="Pass at least 1, or None")
@@ -120,7 +120,7 @@ def ingest(
             losses, result = 0, result.after(batch, commit, rows.set_aside, expected)
             _tell(result, source, rows.set_aside, expected)
         else:
-            _LOGGER.info("Another commit to %s came first: looking again which files are new", log.store.uri)
+            _LOGGER.info("Another commit to %s came first. The new files are listed again", log.store.uri)
             losses += 1
             if losses == _MOST_LOSSES and lost is not None:
                 raise lost
@@ -157,7 +157,7 @@ def _load(
     where, data = None, rows.batches
     if batch.replaces:
         if batch.source.on_error == "quarantine" and isinstance(data, pa.RecordBatchReader):
-            data = data.read_all()  # The old rows of a file that cannot be read stay.
+            data = data.read_all()  # All rows are read first, because the old rows of an unreadable file must stay.
         where = replaced_rows(batch, rows.set_aside)
 
     def change(write: Write) -> dict[str, int]:
@@ -179,7 +179,7 @@ def _load(
         source, is_blind = Source(data, mode), where is None
         plan = WritePlan("WRITE", parameters, change, own, source, engine, is_blind=is_blind)
         result = run_plan(log, snapshot, plan)
-        # A commit that another loader has made leaves the rows unread.
+        # If another loader committed first, the rows were not read and there is no report.
         report = None if checked is None else checked.ended()
     return result, report or ExpectationReport()
 

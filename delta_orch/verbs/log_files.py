@@ -1,4 +1,4 @@
-"""Verbs that write files beside the commits: checkpoints, version checksums and log compactions. No row changes."""
+"""Writes files beside the commits: checkpoints, version checksums and log compactions. No row changes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def checkpoint(
     """Write the checkpoint of a snapshot, and `_last_checkpoint`. An existing file is not changed.
 
     Args:
-        policy: `classic` (V1, one Parquet file) or `v2` (a small file and sidecars); None for what the table asks for
-            by `delta.checkpointPolicy`.
-        v2_format: Of the file on top of a V2 checkpoint, `json` or `parquet`.
+        policy: `classic` (V1, one Parquet file) or `v2` (a small file and sidecars). None uses the table's
+            `delta.checkpointPolicy`.
+        v2_format: The format of the top file of a V2 checkpoint, `json` or `parquet`.
 
-    Returns: The version it is of.
+    Returns: The version of the checkpoint.
 
     Raises:
-        UnsupportedFeatureError: This release must not write to the table. Nothing was written.
-        InvalidRequestError: An unknown policy or format, or `v2` for a table without the feature v2Checkpoint. Nothing
-            was written.
-        StorageError: The checkpoint may be there without `_last_checkpoint` naming it; readers find it by listing.
+        UnsupportedFeatureError: This release cannot write to the table. Nothing was written.
+        InvalidRequestError: The policy or the format is unknown, or `v2` is requested for a table without the feature
+            v2Checkpoint. Nothing was written.
+        StorageError: The checkpoint may exist, but `_last_checkpoint` does not name it. Readers find it by listing the
+            log.
     """
     if policy not in (None, "classic", "v2"):
         raise InvalidRequestError(f"There is no checkpoint policy {policy!r}", remedy="Use classic or v2")
@@ -44,13 +45,13 @@ def checkpoint(
 
 @dataclass(frozen=True, slots=True)
 class ChecksumResult:
-    """The checksum of a version.
+    """The result of writing or verifying the checksum of a version.
 
     Attributes:
-        version: Which version.
-        written: False where it had one, which stays and agrees with the state.
-        path: Of the file, relative to the table's root.
-        num_files, size_bytes: Of the live files.
+        version: The version.
+        written: False if the version had a checksum already, which agrees with the state and stays.
+        path: The path of the file, relative to the table's root.
+        num_files, size_bytes: The number and the total size of the live files.
     """
 
     version: int
@@ -61,11 +62,11 @@ class ChecksumResult:
 
 
 def write_checksum(snapshot: Snapshot) -> ChecksumResult:
-    """Write the version checksum of a snapshot (PROTOCOL, "Version Checksum File"), or verify the one there is.
+    """Write the version checksum of a snapshot (PROTOCOL, "Version Checksum File"). If it exists, verify it.
 
     Raises:
-        ChecksumMismatchError: There is one, and it disagrees with the state. Nothing was written.
-        UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was written.
+        ChecksumMismatchError: The existing checksum disagrees with the state. Nothing was written.
+        UnsupportedFeatureError, UnsupportedVersionError: This release cannot write to the table. Nothing was written.
         CorruptLogError: The log, or the checksum, is damaged. Nothing was written.
         StorageError: The file was not written, or another writer wrote it.
     """
@@ -83,10 +84,10 @@ class LogCompactionResult:
     """The result of a log compaction.
 
     Attributes:
-        skipped: Nothing was written: the compaction is there already, or there are not two commits to compact, or they
-            say nothing about the table.
-        start_version, end_version: The first and the last commit in it; None where there are not two.
-        path, size_bytes: Of the file, relative to the table's root; None where none was written.
+        skipped: Nothing was written, because the compaction exists already, there are not two commits to compact, or
+            the commits do not change the state.
+        start_version, end_version: The first and the last compacted commit. None if there are not two commits.
+        path, size_bytes: The file, with its path relative to the table's root. None if no file was written.
     """
 
     skipped: bool
@@ -99,18 +100,18 @@ class LogCompactionResult:
 def compact_log(
     table_log: TableLog, newest: Snapshot, start_version: int | None = None, end_version: int | None = None
 ) -> LogCompactionResult:
-    """Write the log compaction of a range of commits. The commits stay, and nobody reads anything else than before.
+    """Write the log compaction of a range of commits. The commits stay, and readers see the same table.
 
     Args:
         newest: The newest version.
-        start_version: The first commit; by default the one after the last checkpoint up to `end_version`, as readers
-            have no use for older ones.
-        end_version: The last commit; by default the newest.
+        start_version: The first commit. By default, the commit after the last checkpoint up to `end_version`, because
+            readers do not need older commits.
+        end_version: The last commit, by default the newest.
 
     Raises:
-        InvalidRequestError: A range of less than two commits, or beyond the newest version. Nothing was written.
+        InvalidRequestError: The range has less than two commits, or ends after the newest version. Nothing was written.
         VersionNotFoundError: A commit of the range was cleaned up. Nothing was written.
-        UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was written.
+        UnsupportedFeatureError, UnsupportedVersionError: This release cannot write to the table. Nothing was written.
         StorageError: Nothing was written.
     """
     for name, version in (("start_version", start_version), ("end_version", end_version)):
@@ -119,16 +120,16 @@ def compact_log(
     end = newest.version if end_version is None else end_version
     if not 0 <= end <= newest.version:
         raise InvalidRequestError(
-            f"There is no version {end} to compact the log up to", remedy=f"The newest version is {newest.version}"
+            f"The log has no version {end} to compact up to", remedy=f"The newest version is {newest.version}"
         )
-    # Loaded again: a snapshot that was advanced does not know later checkpoints.
+    # The snapshot is loaded again, because an advanced snapshot does not know later checkpoints.
     snapshot = table_log.snapshot(end)
     start = snapshot.segment.first_commit if start_version is None else start_version
     if start_version is None and start >= end:
         return LogCompactionResult(skipped=True)
     if not 0 <= start < end:
         raise InvalidRequestError(
-            f"The commits {start} to {end} cannot be compacted", remedy="Give a range of two commits or more"
+            f"The commits {start} to {end} cannot be compacted", remedy="Pass a range of at least two commits"
         )
     file = write_compaction(table_log, snapshot, start, end)
     if file is None:

@@ -171,8 +171,8 @@ def test_every_mode(tmp_path: Path, mode: Any, is_stream: bool) -> None:
     [
         ({"id": Expect("id > 0", "fail")}, None, "1 rows"),
         ({**POSITIVE, "id": Expect("id > 0", "fail")}, None, "id > 0 is false or null for 1 rows, such as {'id': 0"),
-        (POSITIVE, 1, "2 of 3 rows are for the quarantine, and 1 rows may be"),
-        (POSITIVE, 0.5, "2 of 3 rows are for the quarantine, and 50.0% may be"),
+        (POSITIVE, 1, "2 of 3 rows are for the quarantine, but max_quarantined allows 1 rows"),
+        (POSITIVE, 0.5, "2 of 3 rows are for the quarantine, but max_quarantined allows 50.0%"),
     ],
 )
 def test_a_step_that_fails_changes_neither_table(
