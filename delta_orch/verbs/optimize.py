@@ -1,4 +1,4 @@
-"""`optimize`: fewer, larger files with the same rows, and none that are mostly deleted."""
+"""`optimize`: merges small files and rewrites files with many deleted rows. No row changes."""
 
 from __future__ import annotations
 
@@ -47,27 +47,28 @@ def optimize(
 ) -> CommitResult:
     """Merge files smaller than the target size, partition by partition, in one commit that changes no row.
 
-    Rows that deletion vectors mark are left behind; files with many of them are rewritten even where there is nothing
-    to merge them with. The commit sets `dataChange` to false, so change feeds and streams ignore it. Concurrent appends
-    never conflict; a concurrent commit that removes one of the merged files does. Where row tracking is enabled, rows
-    keep their ids and commit versions. Run again, it finds nothing left to do unless the rewriting shrank files so far
-    that two of them now fit together.
+    Deleted rows are not copied. A file with many deleted rows is rewritten even if there is no file to merge it with.
+    The commit sets `dataChange` to false, so change feeds and streams ignore it. Concurrent appends never conflict, but
+    a concurrent commit that removes a merged file does. With row tracking, rows keep their ids and commit versions. A
+    second run does nothing, unless two files became so small that they now fit together.
 
-    With `zorder_by`, and on a clustered table, files are rewritten so that rows near each other share a file: see
-    `verbs.curve_rewrite`.
+    With `zorder_by`, and on a clustered table, `rewrite_along_curve` rewrites files so that similar rows share a file.
 
     Args:
-        where: A predicate over partition columns; other partitions are not changed.
+        where: A predicate over partition columns. Other partitions do not change.
         target_file_size_bytes: By default `delta.targetFileSize`, or 128 MiB.
-        max_deleted_rows_ratio: A file is rewritten if a greater part of its rows is deleted. 1 rewrites none of them.
+        max_deleted_rows_ratio: A file is rewritten if a greater share of its rows is deleted. With 1, no file is
+            rewritten for this reason.
 
-    Returns: `skipped` where there is nothing to merge: then nothing was written.
+    Returns: `skipped` if there is nothing to merge. In that case nothing was written.
 
     Raises:
-        InvalidRequestError: `target_file_size_bytes` or `max_deleted_rows_ratio` is invalid; `zorder_by` names nothing.
-        InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or reads another column.
-        ConcurrentDeleteReadError, ConcurrentDeleteDeleteError: A merged file is gone. The table holds the other commit.
-        MaintenanceNotAllowedError: The catalog of the table does this itself. Nothing was written.
+        InvalidRequestError: `target_file_size_bytes` or `max_deleted_rows_ratio` is invalid, or `zorder_by` is empty.
+        InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or uses a column that is not a partition
+            column.
+        ConcurrentDeleteReadError, ConcurrentDeleteDeleteError: Another commit removed a merged file. The table has the
+            other commit.
+        MaintenanceNotAllowedError: The catalog maintains the table itself. Nothing was written.
     """
     log.store.ensure_may_maintain(Maintenance.REORGANIZE, "optimize()")
     if target_file_size_bytes is not None and not _is_positive(target_file_size_bytes):
@@ -75,7 +76,9 @@ def optimize(
     if not 0 <= max_deleted_rows_ratio <= 1:
         raise InvalidRequestError(f"max_deleted_rows_ratio must be between 0 and 1, not {max_deleted_rows_ratio!r}")
     if zorder_by is not None and not zorder_by:
-        raise InvalidRequestError("zorder_by names no column", remedy="Name columns, or leave it out")
+        raise InvalidRequestError(
+            "zorder_by is empty", remedy="Pass columns, such as zorder_by=['id'], or leave it out"
+        )
     predicate = None
     if where is not None:
         predicate = resolve_predicate(where, snapshot.schema)
@@ -110,10 +113,11 @@ def plan_compaction(
     target_file_size_bytes: int,
     max_deleted_rows_ratio: float = 0.05,
 ) -> tuple[pa.Table, ...]:
-    """Pack the files below the target size, and those with many deleted rows, into bins of at most that size. Pure.
+    """Pack files below the target size, and files with many deleted rows, into bins of at most that size. This function
+    reads nothing.
 
-    Returns: The files of each bin, which are of one partition and become one file. A bin of a single file holds one
-        with deleted rows, which are left behind.
+    Returns: The files of each bin. They belong to one partition and become one file. A bin of a single file has a file
+    with deleted rows, which are not copied.
     """
     files, live_bytes, is_stale = candidates(snapshot, where, max_deleted_rows_ratio)
     chosen = pc.or_(is_stale, pc.less(live_bytes, target_file_size_bytes))
@@ -122,11 +126,12 @@ def plan_compaction(
     return cut_bins(files, keys, live_bytes, target_file_size_bytes, pc.indices_nonzero(is_stale).to_pylist())
 
 
-# `optimize(zorder_by=…)`, and `optimize()` of a clustered table: rows near each other come to share files.
+# `optimize(zorder_by=…)`, and `optimize()` of a clustered table: similar rows share files
 
 
 CLUSTERING_PROVIDER = "liquid"
-"""`clusteringProvider` of files that this package and the reference cluster: one goes on where the other ended."""
+"""The `clusteringProvider` of clustered files. This package and the reference implementation use the same value, so
+each can continue the work of the other."""
 _CUBE, _COLUMNS, _CURVE = "ZCUBE_ID", "ZCUBE_ZORDER_BY", "ZCUBE_ZORDER_CURVE"
 _FILE_COLUMNS = (*REMOVED_FILE_COLUMNS, "stats")
 
@@ -143,12 +148,13 @@ def rewrite_along_curve(
     engine: EngineChoice,
     options: CommitOptions,
 ) -> CommitResult:
-    """Rewrite files so that each holds rows near each other in some columns, and filters over these leave out the
-    others. No row changes, and none loses its id.
+    """Rewrite files so that each holds rows with similar values in some columns. Filters over these columns can then
+    skip files. No row changes, and rows keep their ids.
 
-    With `zorder_by`, all files of the partitions are rewritten along a Z-curve, each time. A table with clustering
-    columns is clustered by them, along a Hilbert curve, or sorted where there is one: files that were not clustered
-    yet, with `full` all of them. New files say so by `clusteringProvider` and tags, as those of the reference do.
+    With `zorder_by`, all files of the partitions are rewritten along a Z-curve, at each call. A table with clustering
+    columns is clustered along a Hilbert curve, or sorted if there is one column. Only files that are not clustered yet
+    are rewritten, with `full` all files. New files are marked by `clusteringProvider` and tags, as in the reference
+    implementation.
 
     Raises as `optimize`.
     """
@@ -156,15 +162,18 @@ def rewrite_along_curve(
     if zorder_by:
         if clustering:
             raise InvalidRequestError(
-                "A clustered table has an order of its own",
-                cause=f"It is clustered by {', '.join(map(quote_path, clustering))}",
-                remedy="Leave out the columns, or cluster the table by them",
+                "zorder_by cannot be used for a clustered table",
+                cause=f"The table is clustered by {', '.join(map(quote_path, clustering))}",
+                remedy="Leave zorder_by out, or change the clustering columns: alter().cluster_by(…)",
             )
         paths: Sequence[Path] = _zorder_columns(snapshot, zorder_by)
     else:
         paths = clustering
     if full and not clustering:
-        raise InvalidRequestError("full is for clustered tables", remedy="Leave it out, or cluster the table first")
+        raise InvalidRequestError(
+            "full is only for clustered tables",
+            remedy="Leave full out, or cluster the table first: alter().cluster_by(…)",
+        )
     columns = [Column(path) for path in paths]
     names = orjson.dumps([".".join(path) for path in paths]).decode()
     recorded_parameters = (
@@ -193,24 +202,24 @@ def _zorder_columns(snapshot: Snapshot, names: Sequence[str]) -> list[Path]:
     paths = [resolve_path(snapshot.schema, name) for name in names]
     if len(set(paths)) < len(paths) or len(paths) > MAX_COLUMNS:
         raise InvalidRequestError(
-            "zorder_by names a column twice" if len(set(paths)) < len(paths) else "zorder_by names too many columns",
-            remedy=f"Name each column once, and at most {MAX_COLUMNS}: two or three do best",
+            "zorder_by has a column twice" if len(set(paths)) < len(paths) else "zorder_by has too many columns",
+            remedy=f"Pass each column once, and at most {MAX_COLUMNS} columns. Two or three work best",
         )
     indexed = set(indexed_columns(snapshot.schema, snapshot.properties))
     for path in paths:
         if path[0] in snapshot.partition_columns:
             raise InvalidRequestError(
                 f"{quote_path(path)} is a partition column",
-                cause="All rows of a partition have one value of it",
-                remedy="Leave it out",
+                cause="All rows of a partition have the same value in this column",
+                remedy="Leave the column out of zorder_by",
                 column=".".join(path),
             )
         ensure_bounded(path, type_at(snapshot.schema, path))
         if path not in indexed:
             raise InvalidRequestError(
                 f"No statistics are collected for {quote_path(path)}",
-                cause="It is beyond delta.dataSkippingNumIndexedCols, or not among delta.dataSkippingStatsColumns",
-                remedy="Change that property: without statistics the order would leave out no file",
+                cause="The column is beyond delta.dataSkippingNumIndexedCols, or not in delta.dataSkippingStatsColumns",
+                remedy="Change that property. Without statistics, the order of rows could not skip files",
                 column=".".join(path),
             )
     return paths
@@ -231,15 +240,16 @@ def _by_partition(files: pa.Table, snapshot: Snapshot) -> list[pa.Table]:
 
 
 def files_to_cluster(snapshot: Snapshot, max_deleted_rows_ratio: float = 0.05) -> pa.Table:
-    """The files that `optimize` of a clustered table rewrites: those that are not clustered, and those with many rows
-    deleted. Pure."""
+    """Return the files that `optimize` of a clustered table rewrites: files that are not clustered, and files with many
+    deleted rows. This function reads only the log."""
     files = snapshot.files(_FILE_COLUMNS).combine_chunks()
     _, _, is_stale = candidates(snapshot, None, max_deleted_rows_ratio)
     return pc.filter(files, pc.or_(one_chunk(pc.is_null(FileTable(files).clustering_provider)), is_stale))
 
 
 def _to_cluster(snapshot: Snapshot, names: str, max_deleted_rows_ratio: float, *, full: bool) -> pa.Table:
-    """As `files_to_cluster`; with `full` all, unless they are clustered by these columns in one go already."""
+    """Return `files_to_cluster`. With `full`, return all files, unless one run has clustered all of them by these
+    columns already."""
     to_do = files_to_cluster(snapshot, max_deleted_rows_ratio)
     if not full:
         return to_do
@@ -255,7 +265,7 @@ def _marks(names: str) -> dict[str, pa.Array]:
     return {"clustering_provider": string_array([CLUSTERING_PROVIDER]), "tags": string_map_array([tags])}
 
 
-# Rows that are moved into files together with their neighbours.
+# Moving similar rows into the same files
 
 
 def move_along_curve(
@@ -266,14 +276,14 @@ def move_along_curve(
     file_size_bytes: int,
     marks: dict[str, pa.Array] | None = None,
 ) -> tuple[pa.Table, pa.Table]:
-    """Write the rows of each group of files, in the order of a curve through some columns, into new files; what readers
-    see does not change.
+    """Write the rows of each group of files into new files, in the order of a curve through some columns. Readers see
+    the same rows.
 
     Args:
-        groups: Files of one partition each, `REMOVED_FILE_COLUMNS` and `stats`.
-        marks: Columns of `ADD_SCHEMA` that new files get, with one value.
+        groups: Groups of files, each of one partition, with `REMOVED_FILE_COLUMNS` and `stats`.
+        marks: Columns of `ADD_SCHEMA`, each with one value for all new files.
 
-    Returns: The files that were added and those that were removed.
+    Returns: The added files and the removed files.
     """
     snapshot = write.snapshot
     assert snapshot is not None

@@ -1,4 +1,4 @@
-"""`overwrite`: all rows, the rows a predicate names, or the partitions the data brings."""
+"""`overwrite`: replaces all rows, the rows of a predicate, or the partitions of the data."""
 
 from __future__ import annotations
 
@@ -52,30 +52,32 @@ def overwrite(
 ) -> CommitResult:
     """Replace all rows by the rows of `data`. With `replace_where`, replace exactly the rows that satisfy it.
 
-    All new rows must satisfy this predicate, and null is a violation. Files with replaced rows only are removed, others
-    are rewritten without these rows. Data without rows clears the range. No file is deleted, so readers of older
-    versions keep their files, and the data may come from this table. A table that does not exist is created.
+    All new rows must satisfy this predicate, and null is a violation. Files that have only replaced rows are removed.
+    Other files are rewritten without the replaced rows. Data without rows deletes the rows of the predicate. No file is
+    deleted from the store, so older versions stay readable, and the data may come from this table. A missing table is
+    created.
 
     Args:
-        partition_overwrite_mode: `static` as described. `dynamic` replaces each partition for which the data has rows.
-            Other partitions stay, and data without rows changes nothing.
-        schema_mode: `merge` adds the columns that the table does not have. `overwrite`, which only a write that
-            replaces every row may use, takes the data's columns and, where `partition_by` is given, that partitioning.
-        look: With `dynamic`: is shown the partitions that are replaced, spelled as in the log, and the schema. Its
-            errors refuse the write.
-        within: What every row must satisfy, beside `replace_where`; null is a violation. It selects nothing.
-        unit_column: A further column of the rows, with their unit.
-        taken_back: Application ids that no longer hold once these rows are replaced.
+        partition_overwrite_mode: `static` works as described. `dynamic` replaces each partition for which the data has
+            rows. Other partitions stay, and data without rows changes nothing.
+        schema_mode: `merge` adds the columns that the table does not have. `overwrite` replaces the columns by those of
+            the data, and the partitioning if `partition_by` is given. Only a write that replaces every row may use it.
+        look: With `dynamic`, this function receives the replaced partitions, spelled as in the log, and the schema. If
+            it raises an error, nothing is written.
+        within: A further predicate that every row must satisfy. Null is a violation. It does not select rows to
+            replace.
+        unit_column: A further column that holds the unit of each row.
+        taken_back: Application ids to take back, because their rows are replaced.
         units: The units whose rows `replace_where` selects. See `Write.select`.
         located: The files of replaced units, if the caller located them already.
 
-    Returns: `skipped` where nothing is replaced or written, unless a transaction id is to be recorded.
+    Returns: `skipped` if nothing is replaced or written, and no transaction id is to be recorded.
 
     Raises:
-        SchemaMismatchError, InvalidExpressionError, AppendOnlyError, InvalidRequestError: Invalid request. Nothing was
-            written.
+        SchemaMismatchError, InvalidExpressionError, AppendOnlyError, InvalidRequestError: The request is invalid.
+            Nothing was written.
         ConstraintViolationError: A row lies outside `replace_where` or breaks NOT NULL. Nothing was committed.
-        ConflictError: Another commit changed what is replaced.
+        ConflictError: Another commit changed the replaced rows.
     """
     mode = None if schema_mode is None else parse_schema_mode(schema_mode)
     is_dynamic = _is_dynamic(partition_overwrite_mode, replace_where)
@@ -102,7 +104,7 @@ def overwrite(
             if "generatedColumns" in write.target.table.features:
                 from delta_orch.writing.row_rules import ensure_own_values_fit
 
-                # A column that keeps its type may be computed from one that has another now.
+                # A generated column may keep its type while the column that it is computed from changes.
                 ensure_own_values_fit(write.target.schema)
         return replace_rows(write, replace_where, units)
 
@@ -112,10 +114,10 @@ def overwrite(
 def replace_rows(
     write: Write, replace_where: str | Expression | None, units: Collection[str] = (), *, takes_others: bool = False
 ) -> dict[str, int]:
-    """Stage the rows of the write in the place of those that a predicate selects.
+    """Stage the rows of the write, and remove the rows that a predicate selects.
 
     Args:
-        units: As of `overwrite`.
+        units: As in `overwrite`.
         takes_others: New rows need not satisfy the predicate.
     """
     selected = write.select(replace_where, units)
@@ -123,7 +125,7 @@ def replace_rows(
     change_type = None
     if selected.partial.num_rows and write.tells_changes:
         selected = write.tell_deleted(selected)
-        # Without rows to rewrite, the files added and removed tell the changes on their own.
+        # Without rewritten rows, the change feed follows from the added and removed files.
         change_type = INSERT if selected.partial.num_rows else None
     checks = []
     if replace_where is not None and not takes_others:
@@ -142,8 +144,8 @@ def _replace_partitions(
     if not columns:
         raise InvalidRequestError(
             'partition_overwrite_mode="dynamic" needs a partitioned table',
-            cause="The table has no partition column, so every row would be replaced",
-            remedy='Use partition_overwrite_mode="static" if that is what you want',
+            cause="The table has no partition column, so the write would replace every row",
+            remedy='To replace every row, pass partition_overwrite_mode="static"',
         )
     if write.snapshot is not None:
         write.target.table.ensure_rows_may_leave()
@@ -158,8 +160,8 @@ def _replace_partitions(
     files = write.snapshot.files(REMOVED_FILE_COLUMNS)
     removed = [pc.filter(files, _in_same_partitions(files, adds, schema, columns))]
     for unit in units:
-        # A corrected source may have moved rows into other partitions, so the unit's earlier rows there are deleted as
-        # well.
+        # A corrected source may have moved rows to other partitions, so the unit's older rows in these partitions are
+        # deleted as well.
         if pc.any(pc.invert(_in_same_partitions(unit.moved, adds, schema, columns))).as_py():
             unit.ensure_exact(write.target.store.uri)
         elsewhere = pc.filter(unit.files, pc.invert(_in_same_partitions(unit.files, adds, schema, columns)))
@@ -170,10 +172,12 @@ def _replace_partitions(
 
 
 def _in_same_partitions(files: pa.Table, adds: pa.Table, schema: StructType, columns: Sequence[str]) -> pa.Array:
-    """For each file whether its partition has a file among `adds`; values compare as values, not as text.
+    """Return for each file whether its partition has a file among `adds`. Partition values are compared as typed
+    values.
 
     Args:
-        schema: In whose types: the table's as the write leaves it, as it may have widened a partition column.
+        schema: The schema of the table after the write. It defines the types, because the write may widen a partition
+            column.
     """
     if files.num_rows == 0 or adds.num_rows == 0:
         return all_booleans(False, files.num_rows)
@@ -185,7 +189,7 @@ def _schema_overwrite_refused(cause: str) -> InvalidRequestError:
     return InvalidRequestError(
         'schema_mode="overwrite" needs a write that replaces every row',
         cause=cause,
-        remedy='Overwrite the whole table, or use schema_mode="merge"',
+        remedy='Overwrite without replace_where, or use schema_mode="merge"',
     )
 
 
@@ -197,6 +201,7 @@ def _is_dynamic(partition_overwrite_mode: str, replace_where: str | Expression |
     if partition_overwrite_mode == "dynamic" and replace_where is not None:
         raise InvalidRequestError(
             'replace_where and partition_overwrite_mode="dynamic" exclude each other',
-            remedy="Name the rows by a predicate, or let the data decide which partitions are replaced",
+            remedy="Pass replace_where to select rows, or partition_overwrite_mode='dynamic' to replace the "
+            "partitions of the data",
         )
     return partition_overwrite_mode == "dynamic"

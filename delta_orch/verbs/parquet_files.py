@@ -1,4 +1,4 @@
-"""Parquet files that other programs wrote: what their footers say, as a table's schema and as files of its log."""
+"""Reads the footers of Parquet files that other programs wrote, and turns them into a schema and into log entries."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.type_widening import is_widening, with_type_change
 
 Progress = Callable[[int, int], None]
-"""Called with the number of footers read and the total."""
+"""A function that receives the number of read footers and the total."""
 
 T = TypeVar("T")
-# Parquet stores all of them as 32 bits: a reader that expects a wider one needs no history of the type.
+# Parquet stores all these types as 32 bits, so readers of the wider type need no type history.
 OF_32_BITS = (BYTE, SHORT, INTEGER)
 _VARIANT = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
 _OF_VARIANTS = {"metadata", "value", "typed_value"}
@@ -65,22 +65,22 @@ _CALENDAR_TYPES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
 class FileSchema(NamedTuple):
-    """The columns of a file, and the path of one such file."""
+    """The columns of one or more files, and the path of one of these files."""
 
     schema: StructType
     path: str
 
 
 def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress | None = None) -> list[FileSchema]:
-    """The distinct schemas of files, in order of appearance.
+    """Return the distinct schemas of files, in order of appearance.
 
     Args:
-        files: `path` as the log spells it.
+        files: The files, with `path` as the log spells it.
 
     Raises:
-        InvalidRequestError: One is no Parquet file.
-        SchemaMismatchError: One has a column of a type that a Delta table cannot have.
-        StorageError: One cannot be read.
+        InvalidRequestError: A file is not a Parquet file.
+        SchemaMismatchError: A column has a type that a Delta table cannot have.
+        StorageError: A file cannot be read.
     """
     paths_by_schema: dict[StructType, str] = {}
     for done, (file, schema) in enumerate(_footers(store, files, _schema_of), 1):
@@ -101,12 +101,12 @@ def _footers(
             with filesystem.open_input_file(store.resolve(file.path)) as source:
                 metadata = read_footer(source).metadata
         except FileNotFoundError as e:
-            raise MissingFileError(f"The file {path} is not there", cause=str(e), path=path) from e
+            raise MissingFileError(f"The file {path} does not exist", cause=str(e), path=path) from e
         except pa.ArrowException as e:
             raise InvalidRequestError(
                 f"{path} is not a Parquet file",
                 cause=str(e),
-                remedy="Move it away, or give it a name that begins with _ or a dot",
+                remedy="Move the file, or give it a name that begins with _ or a dot",
                 path=path,
             ) from e
         except OSError as e:
@@ -120,7 +120,7 @@ def _schema_of(metadata: pq.FileMetaData, path: str) -> StructType:
     leaves = count()
     fields = [_as_read(field, metadata, leaves, path) for field in metadata.schema.to_arrow_schema()]
     if next(leaves) != metadata.num_columns:
-        raise SchemaMismatchError(f"The columns of {path} cannot be told apart", path=path)
+        raise SchemaMismatchError(f"The columns of {path} are not unique", path=path)
     try:
         schema = schema_from_arrow(pa.schema(fields))
     except SchemaMismatchError as e:
@@ -132,7 +132,7 @@ def _schema_of(metadata: pq.FileMetaData, path: str) -> StructType:
 
 
 def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], path: str) -> pa.Field:
-    """The field with the type that every client reads. A time of 96 bits is an instant."""
+    """Return the field with a type that every client reads. A timestamp of 96 bits is an instant."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
         kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
@@ -140,15 +140,15 @@ def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], 
         return field
     if pa.types.is_struct(kind):
         read = field.with_type(pa.struct([_as_read(child, metadata, leaves, path) for child in kind]))
-        # Arrow does not tell what the footer does: that the struct, shredded or not, holds a variant.
+        # Only the footer shows that a struct, shredded or not, holds a variant. Arrow's schema does not.
         names, printed = {child.name for child in kind}, str(metadata.schema)
         if not {"metadata"} <= names <= _OF_VARIANTS or f" {field.name} (Variant" not in printed:
             return read
         if re.search(rf" {re.escape(field.name)} {{\n[^\n]* (metadata|value|typed_value)\b", printed):
             raise SchemaMismatchError(
-                f"It cannot be told whether {field.name!r} of the file {path} is a variant",
-                cause="One group of this name is a variant, another one is not, and Arrow tells only that",
-                remedy="Write the file again with another name for one of them",
+                f"The column {field.name!r} of the file {path} may or may not be a variant",
+                cause="The file has several groups of this name, and only some of them are variants",
+                remedy="Write the file again with different names for these groups",
                 path=path,
                 column=field.name,
             )
@@ -165,24 +165,24 @@ def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], 
         raise SchemaMismatchError(
             f"The file {path} does not fit a Delta table",
             cause=f"Column {leaf.path} has the type {kind}, which other clients cannot read",
-            remedy="Write the file again, with float, long or timestamps in microseconds",
+            remedy="Write the file again with another type: float, long, or timestamps in microseconds",
             path=path,
             column=leaf.path,
         )
     return field
 
 
-# One schema for all
+# One schema for all files
 
 
 def merged_schema(file_schemas: Sequence[FileSchema]) -> StructType:
-    """One schema that holds the rows of every file. Columns match by name, without regard to case, in the order of
-    their first file. All may be null. A column with several types gets the widest one, and its history records that
-    (PROTOCOL, "Type Widening").
+    """Return one schema for the rows of all files. Columns match by name, without regard to case, in the order of their
+    first file. All columns are nullable. A column with several types gets the widest type, and its metadata records the
+    change (PROTOCOL, "Type Widening").
 
     Raises:
-        SchemaMismatchError: No type that is there holds the values of all; two files are named. Or no file knows the
-            type of a column (null).
+        SchemaMismatchError: No type of the files can hold all values of a column. The error names two files. Or the
+            type of a column is null in all files.
     """
     return _struct([(one.schema, one.path) for one in file_schemas], "")
 
@@ -215,7 +215,7 @@ def _type(typed: Sequence[_Typed], column: str, place: str, changes: list[_Chang
     def inside(name: str, inner: Sequence[_Typed]) -> DataType:
         return _type(inner, f"{column}.{name}", f"{place}.{name}" if place else name, changes)
 
-    # A file whose values are all null does not say what they would be.
+    # A column of the type null does not determine the type.
     typed = [(t, path) for t, path in typed if t != VOID] or typed
     structs = [(t, path) for t, path in typed if isinstance(t, StructType)]
     if len(structs) == len(typed):
@@ -239,20 +239,20 @@ def _widest(typed: Sequence[_Typed], column: str, place: str, changes: list[_Cha
         examples.setdefault(data_type, path)
     if list(examples) == [VOID]:
         raise SchemaMismatchError(
-            f"The type of column {column} is not known",
-            cause=f"All its values are null, for example in {examples[VOID]}",
-            remedy="Write the files again, with a type for the column or without it",
+            f"The type of column {column} is unknown",
+            cause=f"All values are null, for example in {examples[VOID]}",
+            remedy="Write the files again, with a type for the column or without the column",
             column=column,
         )
-    # A type is the wider the more of the others become it.
+    # The widest type is the one that most other types can become.
     ordered = sorted(examples, key=lambda t: sum(_becomes(other, t) for other in examples))
     for before, after in pairwise(ordered):
         if not _becomes(before, after):
             first, second = sorted((before, after), key=list(examples).index)
             raise SchemaMismatchError(
-                f"Column {column} has types that cannot become one",
+                f"Column {column} has types that cannot be unified",
                 cause=f"It is {first} in {examples[first]}, and {second} in {examples[second]}",
-                remedy="Write one of the files again, with the type of the other",
+                remedy="Write one of the files again with the type of the other",
                 column=column,
                 paths=[examples[first], examples[second]],
             )
@@ -265,20 +265,20 @@ def _becomes(source: DataType, target: DataType) -> bool:
     return source != target and is_widening(source, target)
 
 
-# Partitions by directories
+# Partition values from directories
 
 
 def partition_values_of(
     files: Sequence[FileMeta], columns: Sequence[StructField], remedy: str | None = None
 ) -> list[dict[str, str | None]]:
-    """The partition values of each file by the directories `name=value` above it, as the log spells them.
+    """Return the partition values of each file from the directories `name=value` above it, as the log spells them.
 
     Args:
-        files: `path` as the log spells it.
-        remedy: What to do where they name others than the partition columns.
+        files: The files, with `path` as the log spells it.
+        remedy: The remedy for directories that do not name the partition columns.
 
     Raises:
-        InvalidRequestError: They do, or a value does not fit its column.
+        InvalidRequestError: The directories do not name the partition columns, or a value does not fit its column.
     """
     values_by_directory: dict[str, dict[str, str | None]] = {}
     directories = [posixpath.dirname(decode_path(file.path)) for file in files]
@@ -289,7 +289,7 @@ def partition_values_of(
 
 
 def _values_of(directory: str, columns: Sequence[StructField], path: str, remedy: str | None) -> dict[str, str | None]:
-    """The partition values of a directory, as the log spells them."""
+    """Return the partition values of a directory, as the log spells them."""
     parts = directory.split("/") if directory else []
     pairs = [part.partition("=") for part in parts]
     named = [unquote(name) for name, separator, _ in pairs if separator]
@@ -303,7 +303,7 @@ def _values_of(directory: str, columns: Sequence[StructField], path: str, remedy
             or (
                 f"Give their names with types, for example partition_schema={{{types}}}"
                 if named
-                else "Leave partition_schema out, or move the file"
+                else "Leave partition_schema out, or move the file into a directory name=value"
             ),
             path=path,
         )
@@ -314,7 +314,7 @@ def _values_of(directory: str, columns: Sequence[StructField], path: str, remedy
 def _value(column: StructField, escaped: str, path: str) -> str | None:
     if escaped == HIVE_NULL:
         return None
-    # Escapes that are no Unicode show as U+FFFD in the error.
+    # Escapes that are not valid Unicode show as U+FFFD in the error.
     text = unquote(escaped) if "%" in escaped else escaped
     try:
         value = parse_partition_value(unquote(escaped, errors="strict"), column.data_type)
@@ -327,14 +327,14 @@ def _value(column: StructField, escaped: str, path: str) -> str | None:
             f"The directory of {path} gives {text!r} for the partition column {column.name}, "
             f"which is not a value of the type {column.data_type}",
             cause=cause,
-            remedy="Give the column another type, or rename the directory",
+            remedy="Choose another type for the column, or rename the directory",
             path=path,
             column=column.name,
         )
     return serialize_partition_value(value, column.data_type)
 
 
-# Files of a log
+# Log entries
 
 
 def described_files(
@@ -344,14 +344,14 @@ def described_files(
     spec: WriteSpec,
     progress: Progress | None = None,
 ) -> pa.Table:
-    """The files as log columns with the statistics of their footers: columns of `ADD_SCHEMA`.
+    """Return the files as rows of `ADD_SCHEMA`, with statistics from their footers.
 
-    A bound is left out where a footer does not prove it: largest floats of writers that pass over NaN, dates and times
-    of old calendars, unsigned numbers.
+    A bound is left out if the footer does not prove it: maximal floats of writers that ignore NaN, dates and times of
+    old calendars, and unsigned numbers.
 
     Args:
-        files: `path` as the log spells it.
-        partitions: The partition values of each, as the log has them.
+        files: The files, with `path` as the log spells it.
+        partitions: The partition values of each file, as the log spells them.
     """
     columns = statistics_of_files(spec)
     plain = tuple(column for column in columns if column.data_type not in _CALENDAR_TYPES)

@@ -1,4 +1,5 @@
-"""`purge`: files without what was deleted from them. The reference calls it REORG … APPLY (PURGE)."""
+"""`purge`: rewrites files without their deleted rows and dropped columns. The reference implementation calls it REORG …
+APPLY (PURGE)."""
 
 from __future__ import annotations
 
@@ -33,13 +34,14 @@ def purge(
     engine: EngineChoice,
     options: CommitOptions,
 ) -> CommitResult:
-    """Rewrite the files that hold rows or columns which are no longer in the table: those with a deletion vector, and
-    where columns are mapped those with a column that was dropped. No row changes, and none loses its id.
+    """Rewrite the files that hold deleted rows or dropped columns. These are files with a deletion vector and, with
+    column mapping, files with a column that the table no longer has. No row changes, and rows keep their ids.
 
-    Deleted rows stay in the older files until vacuum deletes these. `purge` and then `vacuum` erases them.
+    Deleted rows stay in the older files until vacuum deletes these files. To erase deleted rows, run `purge` and then
+    `vacuum`.
 
     Args:
-        where: A predicate over partition columns; other partitions are not changed.
+        where: A predicate over partition columns. Other partitions do not change.
 
     Returns: `skipped` if no file holds deleted rows or dropped columns.
 
@@ -73,7 +75,7 @@ def _files_to_purge(snapshot: Snapshot, where: Expression | None) -> pa.Table:
     files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
     is_marked = one_chunk(pc.is_valid(FileTable(files).dv_id))
     if snapshot.configuration.column_mapping is ColumnMappingMode.NONE or is_marked.true_count == files.num_rows:
-        # Without mapping a column leaves only together with the files that have it.
+        # Without column mapping, dropping a column replaces all files.
         return pc.filter(files, is_marked)
     unmarked = pc.indices_nonzero(pc.invert(is_marked)).to_pylist()
     paths = pc.take(FileTable(files).path, int64_array(unmarked)).to_pylist()
@@ -84,7 +86,7 @@ def _files_to_purge(snapshot: Snapshot, where: Expression | None) -> pa.Table:
 
 
 def _own_columns(snapshot: Snapshot) -> Collection[str]:
-    """Columns that files have beside those of the schema."""
+    """Return the columns that files have in addition to the schema."""
     properties = snapshot.metadata.configuration
     tracked = (properties[key] for key in (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN) if key in properties)
     return {"_change_type", *tracked}

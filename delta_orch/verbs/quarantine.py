@@ -1,9 +1,10 @@
-"""The quarantine of a table, which follows the table.
+"""Keeps the quarantine of a table consistent with the table.
 
-The table alone decides. What a commit of the table puts into the quarantine, or takes out of it, is a transfer: Parquet
-files in the table's directory, written before the commit and named after its `txnId`. `complete_transfers` applies the
-transfers of the commits that the table has, in their order, and deletes the rows of units that were undone. A `txn` of
-the quarantine records the last applied commit, so each commit is applied once, by the first process that looks.
+The commits of the table decide. A transfer holds the rows that a commit adds to the quarantine or removes from it. It
+consists of Parquet files in the table's directory, which are written before the commit and named after its `txnId`.
+`complete_transfers` applies the transfers of committed versions, in their order, and deletes the rows of units that
+were undone. A `txn` of the quarantine records the last applied commit. So each commit is applied once, by the first
+process that calls `complete_transfers`.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _ATTEMPTS = 20
 _PART_BYTES = 64 << 20
 _LEAST_AGE_MS = 3_600_000
 _RECORDED_EVERY = 20
-"""Commits of the table without a transfer, after which the quarantine records that it has seen them."""
+"""The number of table commits without a transfer after which the quarantine records the newest version."""
 
 
-# Before the commit of the table
+# Transfers: written before the commit of the table
 
 
 def write_transfer(
@@ -62,19 +63,20 @@ def write_transfer(
     where: Expression | None = None,
     ids: pa.ChunkedArray | None = None,
 ) -> None:
-    """Write what a commit puts into a quarantine and takes out of it. It counts once the table has the commit.
+    """Write the rows that a commit adds to a quarantine and removes from it. They take effect when the table has the
+    commit.
 
     Args:
         store: The table's root.
         commit: `commitInfo.txnId` of the commit.
-        read_version: The version it was worked out from; None where it creates the table.
-        quarantine: Where the quarantine is.
-        rows: Those that enter it (`QUARANTINE_SCHEMA`).
-        where: The rows that leave it.
-        ids: Those that leave it instead, by their `id`. None enters it then.
+        read_version: The version that the commit is based on. None if the commit creates the table.
+        quarantine: The location of the quarantine.
+        rows: The rows to add (`QUARANTINE_SCHEMA`).
+        where: A predicate for the rows to remove.
+        ids: The `id` of each row to remove. Then no row is added.
 
     Raises:
-        DeltaError: What reading `rows` raises, or StorageError. The commit must not be made then.
+        DeltaError: Reading `rows` failed, or writing the transfer failed (StorageError). The caller must not commit.
     """
     import pyarrow.parquet as pq
 
@@ -105,13 +107,16 @@ def write_transfer(
         is_empty, about["where"] = True, None
 
 
-# After it
+# Completion: after the commit of the table
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A file of a transfer: its path, when it was written, the first version its commit may be, the commit's `txnId`,
-    the quarantine, which rows leave, and whether the rows of the file itself are those."""
+    """A file of a transfer.
+
+    It has the path, the time of writing, the least version that its commit can have, the commit's `txnId`, the location
+    of the quarantine, and the predicate of removed rows. `leaves` is true if the file lists rows to remove.
+    """
 
     path: str
     written_ms: int
@@ -129,20 +134,21 @@ def complete_transfers(
     quarantines: Sequence[TableLog],
     open_quarantine: Callable[[str], TableLog],
 ) -> None:
-    """Bring quarantines to the newest version of their table: those that are given, and all for which a transfer waits.
+    """Apply the commits of a table to its quarantines: to the given ones, and to all with an open transfer.
 
     Args:
         log: The table.
-        newest: Gives its newest version; None where there is no table.
-        open_quarantine: The log of a quarantine that is not given.
+        newest: Returns the newest version of the table. None if there is no table.
+        open_quarantine: Opens the log of a quarantine that is not in `quarantines`.
 
     Raises:
-        ConflictError: Others changed the quarantine many times. The table is as it was; whoever comes next completes.
-        DeltaError: As `DeltaTable.overwrite`. The same holds.
+        ConflictError: Other writers changed the quarantine too many times. The table is unchanged, and the next call
+            continues.
+        DeltaError: As `DeltaTable.overwrite`. The table is unchanged, and the next call continues.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        # In this order: a commit that this version has was made after its transfer, and a transfer is deleted after
-        # the quarantine has recorded its commit.
+        # The table is read before its transfers. Each commit of this version was made after its transfer, and a
+        # transfer is deleted only after the quarantine has recorded its commit.
         table = newest()
         if table is None:
             return
@@ -156,7 +162,7 @@ def complete_transfers(
                 _bring_up(log, table, quarantine, [part for part in parts if part.quarantine == uri])
             return
         except (ConflictError, FileMissingInStoreError, FileExistsInStoreError):
-            # Somebody else was at it, or changed the quarantine.
+            # Another process completed the transfers, or changed the quarantine.
             if attempt == _ATTEMPTS:
                 raise
 
@@ -174,7 +180,7 @@ def _waiting(store: LogStore) -> list[_Part]:
 
 
 def _bring_up(log: TableLog, table: Snapshot, quarantine: TableLog, parts: Sequence[_Part]) -> None:
-    """Apply the commits of the table that a quarantine has not seen."""
+    """Apply the commits of the table that a quarantine has not recorded yet."""
     before = _newest(quarantine)
     app_id = f"quarantine:{table.metadata.id}"
     seen = None if before is None else before.txn_version(app_id)
@@ -202,17 +208,17 @@ def _bring_up(log: TableLog, table: Snapshot, quarantine: TableLog, parts: Seque
     _delete(log.store, applied)
     old = [part for part in parts if part not in applied and part.written_ms < _oldest_write_ms(table)]
     if oldest <= start:
-        _delete(log.store, old)  # Their commits were never made: no write takes as long as that.
+        _delete(log.store, old)  # The commits of these transfers failed, because no write takes that long.
     elif old:
         _LOGGER.warning(
-            "The log of %s does not tell any more whether these rows belong into the quarantine: %s",
+            "The log of %s was cleaned up, so it is unknown whether these rows belong in the quarantine: %s",
             log.store.uri,
             ", ".join(part.path for part in old),
         )
 
 
 def _taken_back(commit: Commit) -> tuple[str, ...]:
-    """The units whose rows a commit has taken out of the table, by `undo` or `restore`, or by a full refresh."""
+    """Return the units whose rows a commit removed from the table, by `undo`, by `restore`, or by a full refresh."""
     is_restore = (commit.commit_info or {}).get("operation") == "RESTORE"
     return tuple(txn.app_id for txn in commit.txns if is_unit_name(txn.app_id) and (is_restore or txn.version < 0))
 
@@ -274,4 +280,4 @@ def _delete(store: LogStore, parts: Sequence[_Part]) -> None:
     from delta_orch.verbs.vacuum import delete_files
 
     for path, error in delete_files(store, [part.path for part in parts]).items():
-        _LOGGER.warning("%s is of no use any more, and cannot be deleted: %s", path, error)
+        _LOGGER.warning("The applied transfer %s cannot be deleted: %s", path, error)

@@ -1,4 +1,4 @@
-"""The files that the tombstones of a log name: what a vacuum that lists nothing may delete."""
+"""Finds the files that the tombstones of a log name, for a vacuum that does not list the table."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ _CHUNK_FILES = 1000
 
 
 def removed_files(snapshot: Snapshot, expired_ms: int) -> list[FileMeta]:
-    """Existing files below the root that tombstones name and that were written before `expired_ms`: data files and
-    deletion vectors.
+    """Return the existing data files and deletion vectors below the root whose tombstones are older than `expired_ms`.
 
-    Leftovers of writes that never committed, change data files, and files whose tombstones have left the log with a
-    checkpoint are not among them: only a listing finds those.
+    Three kinds of files are not included, because only a listing finds them: files of writes that never committed,
+    change data files, and files whose tombstones a checkpoint has dropped.
 
     Raises:
-        StorageError: The store cannot be asked.
+        StorageError: The store does not answer.
     """
     tombstones = snapshot.tombstones(["path", "deletion_vector", "deletion_timestamp"])
     is_expired = pc.less_equal(FileTable(tombstones).deletion_timestamp, expired_ms)
-    # A tombstone without a time counts as expired.
+    # A tombstone without a timestamp counts as expired.
     expired = pc.filter(tombstones, pc.fill_null(is_expired, True))
     filesystem, directory = snapshot.store.data_filesystem()
     root = directory.rstrip("/") + "/"
@@ -41,7 +40,7 @@ def removed_files(snapshot: Snapshot, expired_ms: int) -> list[FileMeta]:
         try:
             place = posixpath.normpath(snapshot.store.resolve(spelled))
         except UnsupportedStoreError:
-            # Not this table's to read, and so not to delete.
+            # The table cannot read this file, so it must not delete it.
             continue
         if place.startswith(root):
             places[place] = place[len(root) :]
@@ -55,20 +54,20 @@ def removed_files(snapshot: Snapshot, expired_ms: int) -> list[FileMeta]:
 
 
 def vector_paths(files: pa.Table) -> pa.Array:
-    """The files of deletion vectors (PROTOCOL, "Deletion Vectors"), spelled as in the log."""
+    """Return the files of deletion vectors (PROTOCOL, "Deletion Vectors"), spelled as in the log."""
     descriptors = [d for d in deletion_vector_descriptors(files) if d is not None]
     relative = [encode_path(relative_path(d)) for d in descriptors if d.storage_type == "u"]
     return string_array([*relative, *(d.path_or_inline_dv for d in descriptors if d.storage_type == "p")])
 
 
 def inner_tables_above(store: LogStore, directories: pa.Array) -> tuple[str, ...]:
-    """Which of some directories, or of those above them, hold a table of their own. Nothing is listed.
+    """Return the directories that hold another table, among the given directories and their parents. Nothing is listed.
 
     Args:
-        directories: Below the root, each with a slash before it; empty for the root itself.
+        directories: Directories below the root, each with a leading slash. An empty text is the root itself.
 
     Raises:
-        StorageError: The store cannot be asked.
+        StorageError: The store does not answer.
     """
     above: set[str] = set()
     for directory in directories.to_pylist():
@@ -83,4 +82,4 @@ def _look_up(filesystem: pafs.FileSystem, places: list[str]) -> list[pafs.FileIn
     try:
         return list(filesystem.get_file_info(places)) if places else []
     except OSError as e:
-        raise StorageError("Cannot look up removed files", cause=str(e), errno=e.errno) from e
+        raise StorageError("The removed files cannot be listed", cause=str(e), errno=e.errno) from e

@@ -1,4 +1,4 @@
-"""`restore`: the state of an older version, as the next one."""
+"""`restore`: makes the state of an older version the next version."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ def restore(
     ignore_missing_files: bool,
     options: CommitOptions,
 ) -> CommitResult:
-    """Commit the difference between the newest version and an older one: files that only the older one has are added
-    again, with their deletion vectors, row ids and statistics, and files that only the newest one has are removed.
+    """Commit the difference between the newest version and an older one. Files that only the older version has are
+    added again, with their deletion vectors, row ids and statistics. Files that only the newest version has are
+    removed.
 
     Schema, partitioning, properties and clustering are those of the older version. Some state never goes back. The
-    protocol keeps the features of both versions; row ids, identity values and column ids are never assigned twice. The
-    user's metadata domains and transaction ids stay as they are; only the cursors of incremental steps go back, so that
-    these read again what is undone.
+    protocol keeps the features of both versions. Row ids, identity values and column ids are never assigned twice. The
+    user's metadata domains and transaction ids do not change. Only the cursors of incremental steps go back, so that
+    these steps read the undone versions again.
 
-    The change data feed shows the difference from the files that are added and removed. The commit conflicts with every
-    change of rows or metadata since the newest version was read, unless the caller passes a weaker isolation level.
+    The change data feed shows the rows of added and removed files. The commit conflicts with every change of rows or
+    metadata since the newest version was read, unless the caller passes a weaker isolation level.
 
     Raises as `DeltaTable.restore`.
     """
@@ -71,15 +72,16 @@ def restore(
     past = log.snapshot(version, None if timestamp is None else parse_timestamp_ms(timestamp))
     if past.version >= snapshot.version:
         raise InvalidRequestError(
-            f"Version {past.version} is the newest one",
-            cause="Restoring goes back to an older version",
-            remedy="Give an older version or an earlier timestamp",
+            f"Version {past.version} is the newest version",
+            cause="restore() goes back to an older version",
+            remedy="Pass an older version or an earlier timestamp",
             version=past.version,
         )
     past.configuration.for_writing()
     adds, removes = _difference(past, snapshot)
     if adds.num_rows:
-        # Vacuum may be about to delete them. Looked at before the files are: one that has ended has deleted.
+        # A running vacuum may delete these files. This check comes before the check of the files, because a vacuum that
+        # ended before has deleted its files already.
         ensure_none_runs(log)
         transaction.relies_on_unnamed_files()
     if not ignore_missing_files:
@@ -101,7 +103,8 @@ def restore(
 
 
 def _difference(past: Snapshot, newest: Snapshot) -> tuple[pa.Table, pa.Table]:
-    """The logical files that only the past has, all columns, and those that only the newest version has."""
+    """Return the logical files that only the older version has, with all columns, and the files that only the newest
+    version has."""
     before, now = past.files(), newest.files(REMOVED_FILE_COLUMNS)
     keys_before, keys_now = keys_of(before), keys_of(now)
     adds = pc.filter(before, pc.invert(pc.is_in(keys_before, value_set=keys_now)))
@@ -121,7 +124,7 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
         transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(clustering))
     past_mark, now = (parse_high_water_mark(s.domain_metadata.get(ROW_TRACKING_DOMAIN)) for s in (past, newest))
     if past_mark > now:
-        # The feature was dropped since. The restored files have ids that must not be assigned again.
+        # Row tracking was dropped meanwhile. The ids of restored files must not be assigned again.
         transaction.set_domain_metadata(ROW_TRACKING_DOMAIN, serialize_high_water_mark(past_mark))
     if adds.num_rows:
         transaction.add_known_files(with_record_counts(past.store, adds, table))
@@ -131,7 +134,8 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
 
 
 def _cursors(past: Snapshot, newest: Snapshot) -> dict[str, int]:
-    """The recorded versions of the ids that belong to the rows, if they have changed since; -1 for a new id."""
+    """Return the older versions of transaction ids that belong to rows, if they changed. -1 stands for an id that the
+    older version does not have."""
     now = gone_with_rows(newest.txns)
     recorded = past.every_txn.among(list(now))
     then = {name: recorded[name].version if name in recorded else -1 for name in now}
@@ -139,7 +143,7 @@ def _cursors(past: Snapshot, newest: Snapshot) -> dict[str, int]:
 
 
 def _restored_metadata(past: Snapshot, newest: Snapshot) -> Metadata:
-    """The older version's metadata, with the numbers that only go up where they stand now."""
+    """Return the older version's metadata, with counters that only go up taken from the newest version."""
     metadata = with_marks_kept(past.metadata, newest.metadata)
     properties = dict(metadata.configuration)
     if MAX_COLUMN_ID in properties:
@@ -152,11 +156,11 @@ def ensure_files_there(past: Snapshot, adds: pa.Table, what: str, remedy: str) -
     """Check that every data file and deletion vector matches the log.
 
     Args:
-        adds: Files of the version.
-        what: What cannot be done to it, as a participle.
+        adds: The files to check.
+        what: The refused action in the error, as a participle.
 
     Raises:
-        MissingFileError: Some are gone; up to five are named.
+        MissingFileError: Files are missing. The error names up to five.
         CorruptDataError: A file exists but does not match the log.
     """
     files = adds.select(FILE_CHECK_COLUMNS)
@@ -168,7 +172,7 @@ def ensure_files_there(past: Snapshot, adds: pa.Table, what: str, remedy: str) -
     raise kind(
         f"Version {past.version} cannot be {what}: {len(problems)} of its files cannot be used",
         cause=" ".join(problem.message for problem in problems[:_MOST_NAMED]) + more,
-        remedy=f"Vacuum may have deleted them. {remedy}",
+        remedy=f"Vacuum may have deleted the files. {remedy}",
         version=past.version,
         num_files=len(problems),
         paths=[problem.path for problem in problems[:_MOST_NAMED]],

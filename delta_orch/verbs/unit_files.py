@@ -1,7 +1,7 @@
-"""Which files hold the rows of a unit of work, and which units lose rows by a change of files.
+"""Finds the files that hold the rows of a unit, and the units that lose rows by a change of files.
 
-Data files carry the name of their unit as the tag `delta_orch.unit`. A file that is written of others keeps the tag if
-all of those share it.
+Data files have the name of their unit as the tag `delta_orch.unit`. A file that is rewritten from other files keeps the
+tag if all of them share it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REMEDY = (
 
 
 class Moved(NamedTuple):
-    """A commit that moved rows of a unit into files with rows of others."""
+    """A commit that moved rows of a unit into files with other rows."""
 
     version: int
     operation: str
@@ -42,13 +42,13 @@ class Moved(NamedTuple):
 
 @dataclass
 class _Trail:
-    """The files that ever held rows of a unit and of no other, followed from commit to commit.
+    """The files that ever held only rows of a unit, followed from commit to commit.
 
     Attributes:
-        added: The files as they were added, columns of `ADD_SCHEMA`.
-        records: Path → the rows of the file, those that are deleted counted; None where statistics do not say.
-        moved: The paths of those whose rows are in files with rows of others now, or may be.
-        moved_by: The newest commit that moved some.
+        added: The files as they were added, as `ADD_SCHEMA`.
+        records: The number of rows of each file by path, with deleted rows. None if the statistics do not have it.
+        moved: The paths of files whose rows are now in files with other rows, or may be.
+        moved_by: The newest commit that moved rows.
     """
 
     unit: str
@@ -63,8 +63,8 @@ class _Trail:
             self.records |= zip(_paths(files).to_pylist(), record_counts(files).to_pylist(), strict=True)
 
     def follow(self, commit: Commit) -> None:
-        """Look where a commit leaves the rows of the files that it removes. They can be told from others if all of them
-        are in files with the unit's tag: no file without a tag was added, or the row counts are equal."""
+        """Track the rows of the files that a commit removes. The rows stay separable if all of them are in files with
+        the unit's tag. This is proven if every added file has a tag, or if the row counts are equal."""
         removes = commit.removes
         if not self.records or not removes.num_rows:
             return
@@ -73,7 +73,7 @@ class _Trail:
         effect = effect_of(commit) if leaving else None
         if not leaving or (effect is not None and effect.rows_moved == 0):
             return
-        # A file that is removed and added again has another deletion vector.
+        # A file that is removed and added again only gets a new deletion vector.
         is_again = pc.is_in(_paths(commit.adds), value_set=string_array(list(leaving)))
         tags = pc.if_else(is_again, self.unit, units_of(commit.adds))
         own = pc.filter(commit.adds, pc.fill_null(pc.equal(tags, self.unit), False))
@@ -93,15 +93,15 @@ class _Trail:
 
 @dataclass(frozen=True, slots=True)
 class UnitFiles:
-    """Where the rows of a unit are in a version of a table.
+    """The files with the rows of a unit in a version of a table.
 
     Attributes:
-        unit: Its name.
+        unit: The name of the unit.
         version: The version.
-        files: Those that are in the table, columns `ADD_SCHEMA`. They hold no other rows.
-        moved: The files whose rows can no longer be told from others: columns of `ADD_SCHEMA` as they were added.
-        moved_by: The newest commit that moved some.
-        commits: The commits of the unit that were read, newest first.
+        files: The live files of the unit, as `ADD_SCHEMA`. They hold no other rows.
+        moved: The files whose rows can no longer be separated from other rows, as `ADD_SCHEMA` at the time of adding.
+        moved_by: The newest commit that moved rows.
+        commits: The commits of the unit since its rows were last replaced, newest first.
     """
 
     unit: str
@@ -113,13 +113,13 @@ class UnitFiles:
     _trail: _Trail = field(repr=False, compare=False)
 
     def ensure_exact(self, uri: str) -> None:
-        """Raise RedoNotPossibleError, if rows were moved."""
+        """Raise RedoNotPossibleError if rows of the unit were moved into files with other rows."""
         if self.moved_by is None:
             return
         version, operation = self.moved_by
         raise RedoNotPossibleError(
-            f"The rows that {self.unit} wrote to {uri} cannot be told from other rows any more",
-            cause=f"{operation} in version {version} moved them into files with other rows, or changed them",
+            f"The rows that {self.unit} wrote to {uri} can no longer be separated from other rows",
+            cause=f"{operation} in version {version} changed the rows, or moved them into files with other rows",
             remedy=REMEDY,
             unit=self.unit,
             version=version,
@@ -128,7 +128,8 @@ class UnitFiles:
         )
 
     def at(self, log: TableLog, snapshot: Snapshot) -> UnitFiles:
-        """The same in a later version. Only the commits since are read. Raises as `files_of_unit`."""
+        """Return the files of the unit in a later version. Only the newer commits are read. Raises as
+        `files_of_unit`."""
         if snapshot.version == self.version:
             return self
         newer = list(log.commits(self.version + 1, snapshot.version))
@@ -141,14 +142,14 @@ class UnitFiles:
 
 
 def files_of_unit(walk: LogWalk, snapshot: Snapshot, unit: str) -> UnitFiles:
-    """The files of a version with the rows of a unit. They are found by the log: files that the unit's commits added
-    since its rows were last replaced, and files written only from these. No data is read.
+    """Return the files of a version that hold the rows of a unit. The log is enough to find them: files that the unit's
+    commits added since its rows were last replaced, and files written only from these. No data is read.
 
     Args:
-        walk: The log from this version on.
+        walk: The commits from this version backwards.
 
     Raises:
-        RedoNotPossibleError: The log does not hold the commits any more.
+        RedoNotPossibleError: The log no longer has the commits.
         CorruptLogError: A commit is malformed.
     """
     own = commits_of_unit(walk, unit)
@@ -179,20 +180,20 @@ def _located(trail: _Trail, snapshot: Snapshot, commits: tuple[Commit, ...]) -> 
 
 
 def commits_of_unit(walk: LogWalk, unit: str) -> list[Commit]:
-    """The commits of a unit since its rows were last replaced, newest first. Raises as `files_of_unit`."""
+    """Return the commits of a unit since its rows were last replaced, newest first. Raises as `files_of_unit`."""
     own: list[Commit] = []
     for commit in walk:
         if not (orders := [txn.version for txn in commit.txns if txn.app_id == unit]):
             continue
         if max(orders) < 0:
-            return own  # Taken back, with its rows.
+            return own  # The unit was undone, and its rows were removed.
         own.append(commit)
         record = StepRecord.of(commit.commit_info)
         if record is None or record.adds_to is None:
             return own
     raise RedoNotPossibleError(
-        f"The log of {walk.log.store.uri} does not hold the commit of {unit} any more, so its rows cannot be found",
-        cause="The log was cleaned up (delta.logRetentionDuration) since the unit was written",
+        f"The log of {walk.log.store.uri} no longer has the commit of {unit}, so its rows cannot be found",
+        cause="The log was cleaned up after the unit was written (delta.logRetentionDuration)",
         remedy=REMEDY,
         unit=unit,
         uri=walk.log.store.uri,
@@ -202,10 +203,10 @@ def commits_of_unit(walk: LogWalk, unit: str) -> list[Commit]:
 def replaced_units(
     log: TableLog, snapshot: Snapshot | None, options: CommitOptions, located: Sequence[UnitFiles]
 ) -> tuple[UnitFiles, ...]:
-    """The units whose rows a write replaces: those of its `txn` that say so.
+    """Return the units whose rows a write replaces: the ids of its `txn` with `replaces`.
 
     Args:
-        located: Those that the caller has found in an earlier version already.
+        located: Units that the caller located in an earlier version already.
 
     Raises as `files_of_unit`.
     """
@@ -219,7 +220,7 @@ def replaced_units(
 
 
 def _own_files(commit: Commit, unit: str) -> pa.Table:
-    """Of the files that a unit's commit added those with its rows."""
+    """Return the files with the unit's rows among the files that its commit added."""
     adds = commit.adds
     if not adds.num_rows:
         return adds
@@ -231,9 +232,9 @@ def _own_files(commit: Commit, unit: str) -> pa.Table:
     if len(units) == 1 and effect is not None and effect.rows_moved == 0:
         return adds
     raise RedoNotPossibleError(
-        f"The log does not tell which files of version {commit.version} hold the rows of {unit}",
-        cause=f"The commit wrote {len(units)} units, or rewrote rows of others, and its files name no unit",
-        remedy="Delete the rows by a predicate, and run the step once with on_redo='add'",
+        f"The log does not show which files of version {commit.version} hold the rows of {unit}",
+        cause=f"The commit wrote {len(units)} units, or rewrote other rows, and its files have no unit tag",
+        remedy="Delete the rows with table.delete(where), then run the step once with on_redo='add'",
         unit=unit,
         version=commit.version,
     )
@@ -249,15 +250,15 @@ def units_losing_rows(
     where: str | Expression | None,
     candidates: Callable[[], Iterable[str]],
 ) -> frozenset[str]:
-    """The units whose rows a change of a table replaces or deletes.
+    """Return the units whose rows a change of a table replaces or deletes.
 
-    The tag of a file names its unit. A file without a tag has rows of several units, or of no unit. The log then names
-    the units, and the files that each unit wrote show whether they have rows of the predicate.
+    The tag of a file names its unit. A file without a tag has rows of several units, or of no unit. In that case the
+    log names the units, and the files of each unit show whether the predicate selects its rows.
 
     Args:
-        before, after: The version that is changed, and the table as the change leaves it.
-        where: Which rows leave; None for all of the files that it removes.
-        candidates: The units that are looked for in files without a tag.
+        before, after: The version before the change, and the table after the change.
+        where: A predicate for the removed rows. None means all rows of the removed files.
+        candidates: Returns the units that are searched in files without a tag.
     """
     files = _files_that_lose_rows(before, after)
     tags = units_of(files)
@@ -268,7 +269,7 @@ def units_losing_rows(
 
 
 def _files_that_lose_rows(before: Snapshot, after: Snapshot) -> pa.Table:
-    """The files of a version that a later one does not have, or has fewer rows of."""
+    """Return the files of a version that a later version does not have, or of which it has fewer rows."""
     files = before.files(ADD_SCHEMA.names)
     is_kept = pc.is_in(_identities(files), _identities(after.files(["path", "dv_id"])))
     return pc.filter(files, pc.invert(is_kept))
@@ -282,8 +283,8 @@ def _identities(files: pa.Table) -> pa.ChunkedArray:
 def _units_inside(
     log: TableLog, version: int, paths: Collection[str], candidates: Collection[str], where: str | Expression | None
 ) -> set[str]:
-    """The candidates that have rows in files without a tag. The log is read back to the files that those were made
-    of."""
+    """Return the candidates that have rows in files without a tag. The log is read back to the source files of these
+    files."""
     paths_left, units = set(paths), set[str]()
     for commit in log.newest_first(version) if paths_left and candidates else ():
         added_paths = paths_left & _path_set(commit.adds)
@@ -301,12 +302,12 @@ def _units_inside(
             paths_left |= _path_set(commit.removes)
         if not paths_left or units == set(candidates):
             return units
-    # The log is gone before it tells.
+    # The log ends before all files are found, so every candidate may lose rows.
     return set(candidates) if paths_left and candidates else units
 
 
 def _may_have(log: TableLog, version: int, paths: Collection[str], where: str | Expression) -> bool:
-    """Whether some files of a version have rows for which a predicate is true."""
+    """Whether files of a version may have rows for which a predicate is true."""
     from delta_orch.engines.local.engine import LocalEngine
     from delta_orch.expressions.resolve import resolve_predicate
     from delta_orch.writing.selection import first_file_with
@@ -317,7 +318,7 @@ def _may_have(log: TableLog, version: int, paths: Collection[str], where: str | 
         these = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(paths))))
         return first_file_with(LocalEngine(), snapshot, these, resolve_predicate(where, snapshot.schema)) is not None
     except (MissingFileError, VersionNotFoundError):
-        return True  # Vacuum, or a cleanup of the log, has deleted what would tell.
+        return True  # Vacuum or a log cleanup deleted the files that would prove the opposite.
 
 
 def _path_set(files: pa.Table) -> frozenset[str]:

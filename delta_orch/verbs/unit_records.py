@@ -1,7 +1,7 @@
-"""The units of work in the log of a table: the commit of each, and how the step wrote it.
+"""Reads units from the log of a table: the commit of each unit, and the settings of its step.
 
-A unit is the transaction of a pipeline step (`pipeline.unit`). Its commit records under `commitInfo.step` how its rows
-were written.
+A unit is the transaction of a pipeline step (`pipeline.unit`). Its commit records the settings of the step under
+`commitInfo.step`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ ADDING, REPLACING = ("append", "error", "ignore"), ("overwrite", "overwrite_part
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """The step in the commit of a unit: `commitInfo.step`.
+    """The step that wrote a unit, as `commitInfo.step` records it.
 
     Attributes:
         write: The mode of the step.
         unit_column: The column that holds the unit's name.
-        adds_to: The order of an earlier commit of the unit whose rows this commit kept; None if it replaced them, or if
-            there was no earlier commit.
-        inputs: The tables that were read: `table` (its URI), `table_id`, `consumer`, `starting_version` (None for a
+        adds_to: The order of an earlier commit of the unit whose rows this commit kept. None if it replaced the rows,
+            or if there was no earlier commit.
+        inputs: The tables that the step read: `table` (the URI), `table_id`, `consumer`, `starting_version` (None for a
             snapshot) and `ending_version`.
-        quarantine: Where rows of the unit went that broke a rule (`verbs.quarantine`); None where none can have.
+        quarantine: The location of the quarantine for rows that break a rule (`verbs.quarantine`). None if the step has
+            no quarantine.
     """
 
     write: str
@@ -39,7 +40,7 @@ class StepRecord:
     quarantine: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        """For `commitInfo.step`."""
+        """Return the record as JSON for `commitInfo.step`."""
         record: dict[str, object] = {"write": self.write}
         if self.unit_column is not None:
             record["unitColumn"] = self.unit_column
@@ -53,7 +54,7 @@ class StepRecord:
 
     @classmethod
     def of(cls, commit_info: Mapping[str, object] | None) -> StepRecord | None:
-        """The step in a commit; None for a commit by no step."""
+        """Return the step of a commit. None if no step made the commit."""
         record = (commit_info or {}).get("step")
         if not isinstance(record, Mapping) or not isinstance(write := record.get("write"), str):
             return None
@@ -69,11 +70,11 @@ class StepRecord:
 
 
 class LogWalk:
-    """The commits of a log from a version backwards. Each is read once, however often one goes through them.
+    """The commits of a log from a version backwards. Each commit is read only once, even in several iterations.
 
     Args:
         log: The log.
-        version: Where the walk begins.
+        version: The newest version of the walk.
     """
 
     def __init__(self, log: TableLog, version: int) -> None:
@@ -83,7 +84,8 @@ class LogWalk:
         self._older = log.newest_first(version)
 
     def __iter__(self) -> Iterator[Commit]:
-        """Newest first, as far back as the log goes. Raises CorruptLogError: A commit is damaged."""
+        """Iterate from the newest commit to the oldest commit of the log. Raises CorruptLogError if a commit is
+        damaged."""
         place = 0
         while True:
             if place == len(self._commits):
@@ -95,8 +97,8 @@ class LogWalk:
             place += 1
 
     def find(self, app_id: str, order: int | None = None) -> Commit | None:
-        """The newest commit that recorded an identifier, or exactly this version of it; None where the log does not
-        hold it. Raises as iterating."""
+        """Return the newest commit that recorded a transaction id, or exactly this version of it. None if the log does
+        not have it. Raises as iteration does."""
         for commit in self:
             if any(txn.app_id == app_id and order in (None, txn.version) for txn in commit.txns):
                 return commit
@@ -105,11 +107,11 @@ class LogWalk:
 
 @dataclass(frozen=True)
 class RecordedUnit:
-    """A unit that a table has recorded. Its commit is searched in the log on request.
+    """A unit that a table has recorded. Its commit is read from the log on first access.
 
     Attributes:
         name: `pipeline.unit.Unit.name`.
-        order: The order of the attempt that made its newest commit.
+        order: The order of the attempt that made the newest commit.
         walk: The log.
     """
 
@@ -119,32 +121,32 @@ class RecordedUnit:
 
     @cached_property
     def commit(self) -> Commit | None:
-        """The newest commit; None where the log does not hold it any more."""
+        """Return the newest commit. None if the log no longer has it."""
         return self.walk.find(self.name, self.order)
 
     @property
     def version(self) -> int | None:
-        """The version of the commit; None where the log does not hold it any more."""
+        """Return the version of the commit. None if the log no longer has it."""
         return None if self.commit is None else self.commit.version
 
     @property
     def commit_info(self) -> Mapping[str, object]:
-        """Of the commit; empty where the log does not hold it any more."""
+        """Return `commitInfo` of the commit. Empty if the log no longer has the commit."""
         return {} if self.commit is None else self.commit.commit_info or {}
 
     @property
     def step(self) -> StepRecord | None:
-        """How it was written; None where the log does not hold the commit any more, or no step made it."""
+        """Return the step that wrote the unit. None if the log no longer has the commit, or if no step made it."""
         return StepRecord.of(self.commit_info)
 
 
 def run_of(commit_info: Mapping[str, object] | None) -> str | None:
-    """The id of the orchestrator's run that made a commit."""
+    """Return the id of the orchestrator's run that made a commit."""
     run_id = user_metadata_of(commit_info).get("run_id")
     return str(run_id) if run_id else None
 
 
 def unit_predicate(column: str, units: Sequence[str]) -> Expression:
-    """The rows of units, where a column names them."""
+    """Return the predicate for the rows of units, if a column holds their names."""
     names = tuple(Literal(unit, STRING) for unit in units)
     return Comparison("=", Column((column,)), names[0]) if len(names) == 1 else In(Column((column,)), names)

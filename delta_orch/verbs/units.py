@@ -1,4 +1,4 @@
-"""Units of work that a table has recorded: which there are, and taking them back."""
+"""Lists the units that a table has recorded, and undoes units."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ UNITS_SCHEMA = pa.schema(
         ("inputs", pa.list_(_INPUT)),
     ]
 )
-"""Columns of `table.units()`."""
+"""The columns of `table.units()`."""
 
 
 def list_units(log: TableLog, snapshot: Snapshot, since_ms: int | None = None) -> pa.Table:
-    """See `DeltaTable.units`.
+    """List the units. See `DeltaTable.units`.
 
     Args:
-        since_ms: Only units whose newest commit is not older, milliseconds since the epoch. Older commits are not read.
+        since_ms: Lists only units whose newest commit is not older than this time, in milliseconds since the epoch.
+            Older commits are not read.
     """
     orders = {name: order for name, order in snapshot.txns.named(UNIT_PREFIXES).items() if order >= 0}
     rows: dict[str, dict[str, object]] = {}
@@ -81,7 +82,7 @@ def _described(commit: Commit) -> dict[str, object]:
 
 
 def _rows_of(commit: Commit, names: Sequence[str]) -> dict[str, int | None]:
-    """How many rows a commit has of each of its units; None where it does not tell them apart."""
+    """Return the number of rows of each unit in a commit. None if the commit does not record it."""
     effect = effect_of(commit)
     if len([txn for txn in commit.txns if is_unit_name(txn.app_id)]) == 1:
         return dict.fromkeys(names, None if effect is None else effect.rows_added)
@@ -106,7 +107,7 @@ class UndoResult(CommitResult):
 
     @property
     def rows_removed(self) -> int:
-        """Rows that left the table."""
+        """Return the number of rows that were removed from the table."""
         return 0 if self.effect is None else self.effect.rows_removed or 0
 
 
@@ -119,22 +120,22 @@ def undo(
     run: str | None,
     options: CommitOptions,
 ) -> UndoResult:
-    """See `DeltaTable.undo`.
+    """Undo units. See `DeltaTable.undo`.
 
     Args:
-        open_quarantine: The log of a quarantine, by its location.
+        open_quarantine: Opens the log of a quarantine by its location.
     """
     if (unit is None) == (run is None):
-        raise InvalidRequestError("undo takes unit or run", remedy="Give one of them")
+        raise InvalidRequestError("undo needs either unit or run", remedy="Pass one of them, such as undo(unit='…')")
     names = (unit,) if unit is not None else _units_of_run(log, snapshot, str(run))
     order = None if unit is None else snapshot.txn_version(unit)
     if unit is not None and (order is None or order < 0):
         raise InvalidRequestError(
-            f"{log.store.uri} has no unit {unit!r}", remedy="table.units() lists those that there are", unit=unit
+            f"{log.store.uri} has no unit {unit!r}", remedy="table.units() lists the units", unit=unit
         )
     if not names:
         raise InvalidRequestError(
-            f"{log.store.uri} has no unit that run {run!r} wrote last",
+            f"{log.store.uri} has no unit whose newest commit is of the run {run!r}",
             remedy="table.units() lists the units and their runs",
             run=run,
         )
@@ -157,7 +158,7 @@ def undo(
             else:
                 by_column.setdefault(one.record.unit_column, []).append(one.located.unit)
         if by_column:
-            # At once: a file may have rows of several of them.
+            # All predicates are applied together, because a file may have rows of several units.
             where = any_of([unit_predicate(column, units) for column, units in by_column.items()])
             selected = write.select(where, [name for units in by_column.values() for name in units])
             removed.append(selected.files)
@@ -179,8 +180,8 @@ class _Undone:
     """A unit to undo.
 
     Attributes:
-        located: Its files.
-        record: The content of its newest commit.
+        located: The files of the unit.
+        record: The step in the newest commit of the unit.
     """
 
     located: UnitFiles
@@ -188,14 +189,14 @@ class _Undone:
 
     @classmethod
     def of(cls, walk: LogWalk, snapshot: Snapshot, unit: str) -> _Undone:
-        """Raises RedoNotPossibleError: The unit's rows cannot be told from others."""
+        """Locate a unit. Raises RedoNotPossibleError if the unit's rows cannot be separated from other rows."""
         located, uri = files_of_unit(walk, snapshot, unit), walk.log.store.uri
         record = StepRecord.of(located.commits[0].commit_info) if located.commits else None
         if record is None or record.write not in (*ADDING, *REPLACING):
             raise RedoNotPossibleError(
-                f"What {unit} did to {uri} cannot be undone",
-                cause=f"It was made by {'another client' if record is None else record.write}, which changes rows that "
-                "others wrote",
+                f"The changes of {unit} in {uri} cannot be undone",
+                cause=f"They were made by {'another client' if record is None else record.write}, which may change "
+                "rows of other units",
                 remedy="Restore an older version: delta-orch restore --version …",
                 unit=unit,
             )
@@ -205,15 +206,18 @@ class _Undone:
 
 
 def _cursors_before(snapshot: Snapshot, one: _Undone, loaded: dict[str, list[int]]) -> dict[str, int]:
-    """Where the cursors of an incremental unit stood before it.
+    """Return the cursors of an incremental unit before its commits.
 
     Args:
-        loaded: Gets the versions of records of loaded files: their cursors do not go back, but forget the files.
+        loaded: Receives the versions of records of loaded files. Their cursors do not go back, but the files are
+            forgotten.
 
-    Raises RedoNotPossibleError: Later units have read on.
+    Raises RedoNotPossibleError if later units continued from the cursor.
     """
     before: dict[str, int] = {}
-    for commit in one.located.commits:  # Newest first: the oldest commit of a cursor wins.
+    for (
+        commit
+    ) in one.located.commits:  # Commits come newest first, so the oldest commit of a cursor sets the final value.
         for source in (StepRecord.of(commit.commit_info) or one.record).inputs:
             cursor, start, end = source.get("cursor"), source.get("startingVersion"), source.get("endingVersion")
             if not isinstance(cursor, str):
@@ -223,9 +227,9 @@ def _cursors_before(snapshot: Snapshot, one: _Undone, loaded: dict[str, list[int
                 continue
             if cursor not in before and snapshot.txn_version(cursor) != end:
                 raise RedoNotPossibleError(
-                    f"{one.located.unit} is not the last to have read {source.get('table')}",
-                    cause="Its rows would be missing: the runs after it go on behind what it has read",
-                    remedy="Undo the runs after it first, newest first; table.units() lists them. Or run the step with "
+                    f"{one.located.unit} is not the newest unit that read {source.get('table')}",
+                    cause="Later units continued after its cursor, so its input would never be read again",
+                    remedy="First undo the later units, newest first (table.units() lists them). Or run the step with "
                     "full_refresh",
                     unit=one.located.unit,
                 )
@@ -235,7 +239,7 @@ def _cursors_before(snapshot: Snapshot, one: _Undone, loaded: dict[str, list[int
 
 def _units_of_run(log: TableLog, snapshot: Snapshot, run: str) -> tuple[str, ...]:
     orders = {name: order for name, order in snapshot.txns.named(UNIT_PREFIXES).items() if order >= 0}
-    # A unit of several batches is recorded by several commits.
+    # A unit with several batches has several commits.
     names = tuple(
         dict.fromkeys(
             txn.app_id
@@ -248,9 +252,9 @@ def _units_of_run(log: TableLog, snapshot: Snapshot, run: str) -> tuple[str, ...
     dags = sorted({name.partition(".")[0] for name in names if name.startswith("airflow:")})
     if len(dags) > 1:
         raise InvalidRequestError(
-            f"Several DAGs have written to {log.store.uri} in a run {run!r}: {', '.join(dags)}",
-            cause="Scheduled runs of different DAGs share their ids",
-            remedy=f"Name the units: {', '.join(f'undo(unit={name!r})' for name in names[:2])}",
+            f"Several DAGs wrote to {log.store.uri} in a run {run!r}: {', '.join(dags)}",
+            cause="Scheduled runs of different DAGs have the same run ids",
+            remedy=f"Undo each unit by name: {', '.join(f'undo(unit={name!r})' for name in names[:2])}",
             run=run,
         )
     return names

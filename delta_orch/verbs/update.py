@@ -1,4 +1,4 @@
-"""`update`: new values for the rows that satisfy a predicate."""
+"""`update`: sets columns of the rows that satisfy a predicate."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def update(
     engine: EngineChoice,
     options: CommitOptions,
 ) -> CommitResult:
-    """Set columns in the rows that satisfy `where`: it is true, neither false nor null. None updates every row.
+    """Set columns of the rows for which `where` is true, not false and not null. None updates every row.
 
-    Values are computed from the row as it was. They are cast to their column's type: a constant must fit, any other
-    value that does not raises. A field of a struct may be assigned alone; a null struct then becomes one whose other
-    fields are null. Generated columns are computed again unless they are assigned, and then verified. Defaults are
-    nothing to an update, but the word DEFAULT is a column's default. Rows keep their ids.
+    Values are computed from the old row and cast to the type of their column. A value that does not fit raises an
+    error. A single field of a struct may be assigned. If the struct is null, its other fields are then null. Generated
+    columns are computed again. An assigned generated column is verified instead. Defaults are not applied, but the word
+    DEFAULT assigns the column's default. Rows keep their ids.
 
-    Files are chosen, marked and written as by `delete`.
+    Files are selected, marked and written as in `delete`.
 
-    Returns: `skipped` where no row matches. In that case nothing is committed, unless there is a `txn`.
+    Returns: `skipped` if no row matches. In that case nothing is committed, unless there is a `txn`.
 
     Raises:
         InvalidRequestError, ColumnNotFoundError, InvalidExpressionError, SchemaMismatchError: A column is unknown,
-            assigned twice or an identity column; a value or `where` does not fit the table, is not of one row or its
-            answer is not fixed. Nothing was read.
-        UnsupportedExpressionError: The engine does not evaluate one of them. Nothing was committed.
+            assigned twice, or an identity column. Or a value or `where` does not fit the table, uses more than one row,
+            or is not deterministic. Nothing was read.
+        UnsupportedExpressionError: The engine cannot evaluate a value or `where`. Nothing was committed.
         InvalidExpressionError: A value cannot be computed for a row, or does not fit its column. Nothing was committed.
         ConstraintViolationError: A new row breaks a rule of the table, or a row moves into a partition whose scoped
             transaction id is recorded. Nothing was committed.
@@ -66,11 +66,11 @@ def update(
         files, condition = write.candidate_files(where)
         write.transaction.note_predicate(where)
         changes = RowChanges(write, files)
-        # Values are checked even where no file can hold a row.
+        # Values are checked even if no file can hold a matching row.
         columns = _columns(write, changes, assignments)
         if not files.num_rows:
             return None
-        # Which rows it updates is known once they are found: the others of these files do not concern it.
+        # The updated rows are known now. Other rows of these files do not matter for conflicts.
         write.transaction.read_rows(files)
         rows = write.engine.project(changes.scan(condition), columns)
         recomputed = recomputed_columns(write.target.table, assignments)
@@ -88,10 +88,10 @@ def update(
 
 
 def _columns(write: Write, changes: RowChanges, assignments: tuple[Assignment, ...]) -> list[ComputedColumn]:
-    """The updated row: the table's columns, its address, and the mark of an update."""
+    """Return the updated row: the table's columns, the address, and the mark of an update."""
     engine, schema = write.engine, write.target.schema
     values = [resolve_value(assignment.value, schema) for assignment in assignments]
-    # Only the engine knows of what type a value is.
+    # Only the engine knows the type of a value.
     typed = [ComputedColumn(f"value {index}", value) for index, value in enumerate(values)]
     types = [f.data_type for f in engine.schema(engine.project(changes.scan(), typed))]
     for assignment, value, data_type in zip(assignments, values, types, strict=True):

@@ -39,26 +39,26 @@ from delta_orch.writing.target import existing_target
 _LOGGER = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
-# Ten thousand years: beyond that, times do not fit the log's integers any more.
+# Ten thousand years. Longer times do not fit the log's integers.
 _MOST_HOURS = 87_600_000
 _MOST_NAMED = 100
 _LONGEST_RUN_MS = 24 * _HOUR_MS
 _COMMITS_LOOKED_AT = 200
-# Escapes, schemes, NULs, absolute paths, detours: everything else is the path below the root as it stands.
+# Escapes, schemes, NULs, absolute paths, and `.` or `..`. Any other path is relative to the root and needs no decoding.
 _MAY_BE_SPELLED_OTHERWISE = r"[%:\x00]|^/|//|/$|(?:^|/)\.{1,2}(?:/|$)"
 _INNER_LOG = f"/{LOG_DIRECTORY}/"
 
 
 @dataclass(frozen=True, slots=True)
 class VacuumResult:
-    """The result of vacuum, or of its dry run.
+    """The result of a vacuum, or of its dry run.
 
     Attributes:
         paths: Relative to the table's root, not URL-encoded, sorted.
-        size_bytes: Their sum.
-        retention_ms: Files younger than this were kept.
-        is_recorded: Whether the log holds `VACUUM START` and `VACUUM END`: not after a dry run, not where there was
-            nothing to delete, and not where the disk was so full that deleting made no room for them.
+        size_bytes: The total size of these files.
+        retention_ms: The retention in milliseconds. Younger files were not deleted.
+        is_recorded: Whether the log has `VACUUM START` and `VACUUM END`. False after a dry run, if there was nothing to
+            delete, or if the disk stayed too full for the commits.
     """
 
     paths: tuple[str, ...]
@@ -84,27 +84,28 @@ def vacuum(
     user_metadata: str | None = None,
     commit_info: Mapping[str, object] | None = None,
 ) -> VacuumResult:
-    """Delete data files that are older than the retention and that neither the newest version nor a tombstone younger
-    than the retention names: leftovers of replaced versions, and of writes that never committed. A directory with a
-    `_delta_log` of its own is another table, at any depth: nothing in it is touched.
+    """Delete data files that are older than the retention and that no retained version needs. A file is needed if the
+    newest version names it, or a tombstone that is younger than the retention. Deleted files are those of replaced
+    versions, and those of writes that never committed. A directory with its own `_delta_log` is another table, at any
+    depth, and vacuum changes nothing in it.
 
-    Older versions lose their files: time travel and change feeds beyond the retention end here. The log, hidden
-    directories and files (names that begin with `_` or `.`, except partition directories and `_change_data`) and
+    Older versions lose their files, so time travel and change feeds beyond the retention no longer work. The log,
+    hidden directories and files (names that begin with `_` or `.`, except partition directories and `_change_data`) and
     directories themselves stay. Staged writes (`StagedWrite`) go with their files, and records of loaded files
-    (`arrival.loaded_files`) with the versions that need them. Two commits, `VACUUM START` and
-    `VACUUM END`, record it; a run that finds nothing commits nothing. Neither conflicts with any writer. On a full disk
-    files are deleted first and recorded afterwards. A `restore` or `add_files` that commits meanwhile keeps its
-    files or conflicts. Symbolic links are not followed, and a file that a version needs by another name (through a
-    link, a mount, a hard link) stays. If this machine's clock is more than a minute ahead of the store's,
-    the age of files is measured by the store's clock.
+    (`arrival.loaded_files`) with the versions that need them. Two commits, `VACUUM START` and `VACUUM END`, record the
+    vacuum. A run that finds nothing commits nothing. Neither conflicts with any writer. On a full disk files are
+    deleted first and recorded afterwards. A `restore` or `add_files` that commits meanwhile keeps its files or
+    conflicts. Symbolic links are not followed. A file that a version needs under another name (through a link, a mount,
+    a hard link) stays. If this machine's clock is more than a minute ahead of the store's, the age of files is measured
+    by the store's clock.
 
     Args:
-        retention_hours: None takes `delta.deletedFileRetentionDuration`.
+        retention_hours: The retention in hours. None uses `delta.deletedFileRetentionDuration`.
         enforce_retention: Refuse a retention below that property. A writer or reader that runs longer than the
-            retention loses its files, so pass False only if no writer or reader is active.
-        full: False looks up only the files that tombstones of the newest version name, without listing the table: see
+            retention loses its files. Pass False only if no writer or reader is active.
+        full: False checks only the files that tombstones of the newest version name, and does not list the table. See
             `verbs.removed_files`.
-        keep_versions: Versions whose files stay, whatever their age.
+        keep_versions: Versions whose files stay, however old they are.
         commit_info: Further keys for `commitInfo` of both commits.
 
     Raises:
@@ -113,15 +114,17 @@ def vacuum(
         MissingFileError: A file of the newest version is missing (`full` only). Nothing was deleted.
         ProtocolViolationError: Files have deletion vectors that the protocol does not list. Nothing was deleted.
         UnsupportedStoreError: The store does not say when files were written. Nothing was deleted.
-        MaintenanceNotAllowedError: The catalog of the table does this itself. Nothing was deleted.
-        StorageError: Files could not be deleted, all others are gone; or nothing was deleted, as the log cannot be
-            written. `context["num_deleted"]` and `context["failed"]` tell. Running it again is safe.
+        MaintenanceNotAllowedError: The catalog maintains the table itself. Nothing was deleted.
+        StorageError: Some files could not be deleted, and all others were. Or nothing was deleted, because the log
+            cannot be written. `context["num_deleted"]` and `context["failed"]` show which case it is. Running vacuum
+            again is safe.
     """
     if not dry_run:
         table_log.store.ensure_may_maintain(Maintenance.CLEAN_DATA, "vacuum()")
     existing_target(snapshot)
     retention_ms = resolve_retention_ms(snapshot, retention_hours, enforce=enforce_retention)
-    # A file exactly as old as the retention has expired. With a retention of 0, so has a file of this millisecond.
+    # A file that is exactly as old as the retention has expired. With a retention of 0, this includes files of this
+    # millisecond.
     now_ms = time.time_ns() // 1_000_000
     expired_ms = now_ms - retention_ms
     store = table_log.store
@@ -150,7 +153,7 @@ def vacuum(
     except StorageError as e:
         if not is_full(e):
             raise
-        # The disk is full, so the files must go before a commit fits. Their list is complete by now.
+        # The disk is full, so files must be deleted before a commit fits. The list of files is complete.
         _LOGGER.warning("vacuum of %s begins without VACUUM START in the log: %s", store.uri, e)
         is_started = False
     result = _without_named(table_log, snapshot, result, expired_ms)
@@ -165,7 +168,7 @@ def vacuum(
     except StorageError as e:
         if not is_full(e) and not failures:
             raise
-        _LOGGER.warning("the log of %s does not say that vacuum deleted %d files: %s", store.uri, num_deleted, e)
+        _LOGGER.warning("vacuum of %s deleted %d files, but the log does not record it: %s", store.uri, num_deleted, e)
         is_recorded = False
     if failures:
         raise _failed(store, failures, num_deleted) from next(iter(failures.values()))
@@ -173,8 +176,8 @@ def vacuum(
 
 
 def _without_named(table_log: TableLog, snapshot: Snapshot, result: VacuumResult, expired_ms: int) -> VacuumResult:
-    """The result without the files that another commit, such as a `restore`, has added since the snapshot. A later
-    commit that adds them conflicts with the start of this vacuum (`Transaction.relies_on_unnamed_files`)."""
+    """Return the result without the files that another commit, such as a `restore`, added after the snapshot. A later
+    commit that adds such files conflicts with the start of this vacuum (`Transaction.relies_on_unnamed_files`)."""
     newest = table_log.advance(snapshot)
     if newest.version <= snapshot.version + 1:
         return result
@@ -185,16 +188,16 @@ def _without_named(table_log: TableLog, snapshot: Snapshot, result: VacuumResult
 
 
 def _is_named(paths: pa.Array, names: pa.Array) -> pa.BooleanArray:
-    """Which paths end in one of some file names."""
+    """Return which paths end in one of some file names."""
     return pc.is_in(pc.replace_substring_regex(paths, "^.*/", ""), value_set=names)
 
 
 def ensure_none_runs(table_log: TableLog) -> None:
-    """Check that no vacuum runs that began before: it may delete files that no version names.
+    """Check that no vacuum is running, because it may delete files that no version names yet.
 
-    One that has not ended after a day is taken for dead. The newest 200 commits are read.
+    A vacuum that has not ended after a day counts as dead. The newest 200 commits are read.
 
-    Raises ConflictError: One does. Nothing was written.
+    Raises ConflictError if a vacuum is running. Nothing was written.
     """
     since_ms = time.time_ns() // 1_000_000 - _LONGEST_RUN_MS
     num_ended = 0
@@ -208,19 +211,20 @@ def ensure_none_runs(table_log: TableLog) -> None:
         elif entry.operation == VACUUM_START:
             raise ConflictError(
                 f"A vacuum is running since version {entry.version}",
-                cause="It may delete files that this commit would add",
-                remedy="Run the operation again when VACUUM END is in the history, or a day later if it was killed",
+                cause="The vacuum may delete files that this commit would add",
+                remedy="Run the operation again when table.history() shows VACUUM END. If the vacuum was killed, wait "
+                "for a day",
                 winning_version=entry.version,
             )
 
 
 def _failed(store: LogStore, failures: Mapping[str, StorageError], num_deleted: int) -> StorageError:
-    """The error for files that could not be deleted."""
+    """Return the error for files that could not be deleted."""
     first = next(iter(failures.values()))
     return StorageError(
         f"Vacuum of {store.uri} deleted {num_deleted} of {num_deleted + len(failures)} files",
         cause=f"The first of {len(failures)} failures: {first}",
-        remedy="Remove the cause and run vacuum again: that is safe",
+        remedy="Remove the cause and run vacuum again. This is safe",
         errno=first.context.get("errno"),
         num_deleted=num_deleted,
         failed=tuple(sorted(failures)[:_MOST_NAMED]),
@@ -228,10 +232,11 @@ def _failed(store: LogStore, failures: Mapping[str, StorageError], num_deleted: 
 
 
 def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, enforce: bool) -> int:
-    """The retention in milliseconds.
+    """Return the retention in milliseconds.
 
     Raises:
-        InvalidRequestError: It is negative or not a number, or shorter than the table's and `enforce` is set.
+        InvalidRequestError: The retention is negative or not a number. Or it is shorter than the table's, and `enforce`
+            is set.
     """
     table_ms = snapshot.properties.deleted_file_retention_ms
     if retention_hours is None:
@@ -244,8 +249,8 @@ def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, e
         raise InvalidRequestError(
             f"A retention of {retention_hours} hours is shorter than the table's {table_ms / _HOUR_MS:g} hours",
             cause="Readers of older versions and writers that have not committed yet would lose their files",
-            remedy="Lower delta.deletedFileRetentionDuration, or, if nobody is using the table, switch this check off "
-            "(enforce_retention=False, --force)",
+            remedy="Lower delta.deletedFileRetentionDuration. Or, if no reader or writer is active, switch this "
+            "check off: enforce_retention=False, in the shell --force",
             retention_ms=asked_ms,
             table_retention_ms=table_ms,
         )
@@ -255,24 +260,25 @@ def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, e
 def _unneeded_files(
     snapshot: Snapshot, others: Sequence[Snapshot], store: LogStore, expired_ms: int, *, full: bool
 ) -> pa.Table:
-    """The files below the root that vacuum may delete: `path` relative to the root, decoded and sorted, and `size`.
+    """Return the files below the root that vacuum may delete: `path` relative to the root, decoded and sorted, and
+    `size`.
 
     Raises:
-        ProtocolViolationError: A live file has a deletion vector, and the protocol does not list the feature.
+        ProtocolViolationError: A live file has a deletion vector, but the protocol does not list the feature.
     """
     needed = _needed_files(snapshot, others, store, expired_ms)
     files, identities = _columns(store.list_recursive() if full else removed_files(snapshot, expired_ms))
     paths = listed = FileTable(files).path.combine_chunks()
-    # Needed files stay, whatever their name.
+    # Needed files stay, even if their names look hidden.
     is_listed = pc.is_in(listed, value_set=needed.paths)
     is_kept = [is_listed, pc.greater(files.column("time").combine_chunks(), expired_ms)]
     if len(needed.foreign_names):
         is_kept.append(_is_named(listed, needed.foreign_names))
     if pc.any(pc.ends_with(listed, ".crc")).as_py():
-        # A checksum file of Hadoop's local file system (`.name.crc`) goes with the file it stands beside.
+        # A checksum file of Hadoop's local file system (`.name.crc`) is deleted with its file.
         paths = pc.replace_substring_regex(listed, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
         is_kept += [pc.is_in(paths, value_set=needed.paths), _is_named(paths, needed.foreign_names)]
-    # Also of a file that lies at the root.
+    # This includes checksum files in the root.
     rooted = pc.binary_join_element_wise("", paths, "/")
     parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
     directories, names = (pc.list_element(parts, place) for place in int64_array([0, 1]))
@@ -292,7 +298,7 @@ def _unneeded_files(
         return doomed
     if full:
         _ensure_live_files_are_there(snapshot, store, listed)
-    # The listing has covered most of the needed files. A store tells the identity of all files or of none.
+    # The listing covers most of the needed files. A store returns the identity of all files or of no file.
     listed_identities = {identity for identity in compress(identities, is_listed.to_pylist()) if identity is not None}
     places = needed.places_except(pc.filter(listed, is_listed) if listed_identities else string_array([]))
     stays = store.not_deletable(FileTable(doomed).path.to_pylist(), places, listed_identities)
@@ -302,30 +308,31 @@ def _unneeded_files(
 
 
 def _ensure_live_files_are_there(snapshot: Snapshot, store: LogStore, listed: pa.Array) -> None:
-    """Raises MissingFileError: One is not. A log that does not match the files, such as one with a checkpoint of
-    another table, would have all rows deleted."""
+    """Raise MissingFileError if a file of the newest version does not exist. If the log does not match the files, for
+    example with a checkpoint of another table, vacuum would delete all rows."""
     paths = one_chunk(FileTable(snapshot.files(["path"])).path)
     is_found = pc.or_(pc.is_in(paths, value_set=listed), pc.match_substring_regex(paths, _MAY_BE_SPELLED_OTHERWISE))
     unlisted = pc.filter(paths, pc.invert(is_found)).to_pylist()
-    # A listing does not follow links.
+    # The listing does not follow links, so missing files are checked once more.
     for path, meta in zip(unlisted, map_ahead(store.head, unlisted, FAR_THREADS), strict=True):
         if meta is None:
             raise MissingFileError(
-                f"The data file {path} is not there, so vacuum deletes nothing",
-                cause="The newest version names it, and a log that does not fit the files may be that of another table",
-                remedy="fsck(deep=True) tells what is wrong. Restore the file, or run repair, which takes it out",
+                f"The data file {path} does not exist, so vacuum deletes nothing",
+                cause="The newest version names the file. The log may belong to another table",
+                remedy="Run fsck(deep=True) to see all problems. Restore the file, or remove it from the log with "
+                "repair()",
                 path=path,
             )
 
 
 def _columns(listed_files: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int, int] | None]]:
-    """Files as columns `path`, `size` and `time`, and the identity of each."""
+    """Return files as columns `path`, `size` and `time`, and the identity of each file."""
     paths: list[str] = []
     sizes: list[int] = []
     times: list[int] = []
     identities: list[tuple[int, int] | None] = []
     for path, size, time_ms, identity, _ in listed_files:
-        # A log cannot hold a name that is not Unicode, so such a file is not this table's.
+        # A log cannot contain a name that is not valid Unicode, so such a file does not belong to this table.
         if path.isascii() or _is_unicode(path):
             paths.append(path)
             sizes.append(size)
@@ -336,15 +343,15 @@ def _columns(listed_files: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int
 
 
 class _NeededFiles(NamedTuple):
-    """The files that the newest version, a retained version, or a tombstone younger than the retention names.
+    """The files that must stay: those of the newest version, of retained versions, and of young tombstones.
 
     Attributes:
-        paths: Relative to the table's root, decoded.
-        foreign_names: Of files that the log places elsewhere. A file of such a name stays wherever it is listed: the
-            other place may be this one by another way (a link, a mount).
-        root: Of the table, in the data file system, with a slash at its end.
-        plain: Those of `paths` that the log spells as they are.
-        places: All others, in the data file system.
+        paths: Paths relative to the table's root, decoded.
+        foreign_names: File names of files outside the root. Every listed file with such a name stays, because the other
+            location may be the same directory (through a link or a mount).
+        root: The root of the table in the data file system, with a trailing slash.
+        plain: The members of `paths` that need no decoding.
+        places: All other files, as paths in the data file system.
     """
 
     paths: pa.Array
@@ -354,7 +361,7 @@ class _NeededFiles(NamedTuple):
     places: list[str]
 
     def places_except(self, listed: pa.Array) -> Iterator[str]:
-        """The files in the data file system, without plain ones that are listed."""
+        """Return the needed files as paths in the data file system, without the plain ones that are listed."""
         unlisted = pc.filter(self.plain, pc.invert(pc.is_in(self.plain, value_set=listed)))
         return chain(self.places, (self.root + path for path in unlisted.to_pylist()))
 
@@ -366,11 +373,11 @@ def _needed_files(snapshot: Snapshot, others: Sequence[Snapshot], store: LogStor
         "deletionVectors"
     ):
         raise ProtocolViolationError(
-            "The table has deletion vectors, and its protocol does not list the feature",
-            cause="Other clients read deleted rows, and may take the files of the vectors for garbage",
-            remedy="Find the commit that added them; nothing was deleted",
+            "The table has deletion vectors, but its protocol does not list the feature",
+            cause="Other clients would read deleted rows, and could delete the files of the vectors",
+            remedy="Find the commit that added them with table.history(). Nothing was deleted",
         )
-    # A tombstone that does not say when it was written is as old as can be.
+    # A tombstone without a timestamp counts as old.
     unexpired = pc.filter(tombstones, pc.greater(FileTable(tombstones).deletion_timestamp, expired_ms))
     needed = (live, unexpired, *(version.files(columns) for version in others))
     spelled = [
@@ -389,7 +396,7 @@ def _needed_files(snapshot: Snapshot, others: Sequence[Snapshot], store: LogStor
             try:
                 place = store.resolve(odd)
             except UnsupportedStoreError:
-                # Not this table's to read, and so not to delete: at most of the same name.
+                # The table cannot read this file. Only files with the same name must stay.
                 foreign.append(decode_path(odd).rpartition("/")[2])
                 continue
             places.append(place)
@@ -411,7 +418,7 @@ def _is_unicode(path: str) -> bool:
 
 
 def _inner_tables(paths: pa.ChunkedArray) -> tuple[str, ...]:
-    """The directories inside the table that hold a table of their own: nothing in them belongs to this one."""
+    """Return the directories inside the table that hold another table. Their files do not belong to this table."""
     logs = pc.filter(paths, pc.match_substring(paths, _INNER_LOG)).to_pylist()
     return tuple({path[: path.index(_INNER_LOG)] for path in logs})
 
@@ -421,7 +428,7 @@ def _is_below(directory: str, roots: Sequence[str]) -> bool:
 
 
 def _is_hidden(directory: str, partition_columns: Sequence[str]) -> bool:
-    """Whether a directory, or one it lies in, belongs to the log or to somebody else."""
+    """Whether a directory or one of its parents is hidden: it belongs to the log or to another program."""
     return directory != STAGED_DIRECTORY and any(
         part.startswith(("_", "."))
         and part != "_change_data"
@@ -431,9 +438,9 @@ def _is_hidden(directory: str, partition_columns: Sequence[str]) -> bool:
 
 
 def delete_files(store: LogStore, paths: Sequence[str]) -> dict[str, StorageError]:
-    """Delete all that can be deleted, several at a time; a file that is gone already is no error.
+    """Delete files, several at a time. A file that does not exist any more is no error.
 
-    Returns: What could not be deleted, and why.
+    Returns: The paths that could not be deleted, with their errors.
     """
 
     def delete(path: str) -> tuple[str, StorageError] | None:

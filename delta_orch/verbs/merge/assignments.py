@@ -1,4 +1,4 @@
-"""The assignments of a merge's clauses: columns resolved, values typed, every refusal made."""
+"""Resolves the assignments of a merge's clauses: finds columns, checks types, and refuses invalid assignments."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _DEFAULT = "DEFAULT"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedClause:
-    """A clause that fits both sides.
+    """A clause with columns and values that are resolved against both sides.
 
     Attributes:
-        number: Its place among all clauses, from 1.
-        condition: Resolved against `Sides.schema`; None takes every row of its kind.
-        values: Path of a column or a field of the table as the merge leaves it → value over `Sides.schema`. None is the
-            column's default. Columns that are not here stay as they are, or are left to the table.
+        number: The position among all clauses, from 1.
+        condition: The condition, resolved against `Sides.schema`. None applies to every row of the kind.
+        values: The value of each assigned column or field, by its path in the table after the merge. Values are over
+            `Sides.schema`, and None means the column's default. Other columns do not change, or the table computes
+            them.
     """
 
     number: int
@@ -50,13 +51,13 @@ class ResolvedClause:
 
     @property
     def columns(self) -> dict[str, None]:
-        """The top-level columns that it assigns."""
+        """The top-level columns that the clause assigns."""
         return dict.fromkeys(path[0] for path in self.values)
 
 
 def evolution(clauses: Sequence[Clause], sides: Sides) -> StructType:
-    """The columns and fields of the source that change the table's schema where it lacks them: those that a `*` form
-    takes, and those of the name of a column or field that is assigned, whatever its value is."""
+    """Return the columns and fields of the source that the table must gain if it lacks them. These are the columns of a
+    `*` form, and columns with the name of an assigned column or field, whatever the value is."""
     excluded = [{name.lower() for name in clause.except_columns} for clause in clauses if clause.takes_all]
     assigned_names = [(clause, name) for clause in clauses for name in clause.values or ()]
     assigned = [tuple(name.lower() for name in _named(text, sides, clause)) for clause, text in assigned_names]
@@ -65,7 +66,7 @@ def evolution(clauses: Sequence[Clause], sides: Sides) -> StructType:
 
 
 def _evolving(schema: StructType, taken: Collection[str], assigned: Sequence[Path]) -> Iterator[StructField]:
-    """The fields that are assigned as a whole, and the assigned parts of others."""
+    """Return the fields that are assigned as a whole, and the assigned parts of other fields."""
     for field in schema:
         name = field.name.lower()
         inside = [path[1:] for path in assigned if path[0] == name]
@@ -80,11 +81,11 @@ def _evolving(schema: StructType, taken: Collection[str], assigned: Sequence[Pat
 def resolve_clauses(
     clauses: Sequence[Clause], sides: Sides, table: TableConfiguration, *, evolves: bool
 ) -> list[ResolvedClause]:
-    """The clauses, fitted to both sides.
+    """Return the clauses, resolved against both sides.
 
     Args:
-        sides: The table's columns as the merge leaves them.
-        evolves: Whether `*` forms may lack columns of the table.
+        sides: The sides, with the table's columns after the merge.
+        evolves: Whether the source of a `*` form may lack columns of the table.
 
     Raises:
         InvalidExpressionError, ColumnNotFoundError, InvalidRequestError, SchemaMismatchError: A clause does not fit.
@@ -117,8 +118,8 @@ class _Resolver:
         for name in self.clause.except_columns:
             if self.sides.target.find(name) is None and self.sides.source.find(name) is None:
                 raise ColumnNotFoundError(
-                    f"except_columns of the clause {self.clause.title} names {name!r}, which neither side has",
-                    remedy="Name columns of the source",
+                    f"except_columns of the clause {self.clause.title} contains {name!r}, which neither side has",
+                    remedy="Pass columns of the source",
                     column=name,
                 )
         missing = []
@@ -133,10 +134,10 @@ class _Resolver:
                 missing.append(field.name)
         if missing:
             raise SchemaMismatchError(
-                f"The source lacks columns that the clause {self.clause.title} takes from it",
+                f"The source lacks columns that the clause {self.clause.title} assigns",
                 cause=f"It has no {', '.join(missing)}",
-                remedy="Name the columns to assign, or let these keep what they have: except_columns or "
-                'schema_mode="merge", in SQL WITH SCHEMA EVOLUTION',
+                remedy="List the columns to assign, or exclude these: except_columns=[…], or "
+                'schema_mode="merge" (in SQL: WITH SCHEMA EVOLUTION)',
                 columns=missing,
             )
 
@@ -164,7 +165,7 @@ class _Resolver:
         if len(resolved_path) > 1 and self.clause.action is Action.INSERT:
             raise InvalidRequestError(
                 f"The clause {self.clause.title} assigns {name!r}, a part of a column",
-                cause="A row that is inserted has no other parts yet",
+                cause="An inserted row has no values for the other parts",
                 remedy="Assign the whole column, for example by named_struct(…)",
                 column=name,
             )
@@ -186,12 +187,12 @@ class _Resolver:
             raise InvalidRequestError(
                 f"The clause {self.clause.title} gives a value to the identity column {field.name}",
                 cause="The table generates its values" if is_insert else "Values of identity columns never change",
-                remedy="Leave the column out, with except_columns where the clause takes all",
+                remedy="Leave the column out. If the clause assigns all columns, add it to except_columns",
                 column=field.name,
             )
 
     def _completed(self, values: Mapping[Path, Expression | None]) -> dict[Path, Expression | None]:
-        """With what columns get that are not named: their default, or null."""
+        """Add the values of columns that the clause does not assign: their default, or null."""
         completed = dict(values)
         for field in self.sides.target:
             if (field.name,) in values or is_generated(field) or is_identity(field):
@@ -202,7 +203,7 @@ class _Resolver:
                 raise SchemaMismatchError(
                     f"The clause {self.clause.title} gives no value to the column {field.name}",
                     cause="The column is NOT NULL and has no default",
-                    remedy="Give it a value",
+                    remedy="Assign a value to the column, or give it a default with alter().set_default()",
                     column=field.name,
                 )
         return completed
@@ -219,8 +220,8 @@ def _taken_whole(theirs: StructField, ours: StructField, source: Path, target: P
 
 
 def _kept_beside(theirs: StructField, ours: StructField, source: Path, target: Path) -> Expression:
-    """The value of one column in an update of all columns. Fields of structs that the source lacks keep their values,
-    as in Delta on Spark. A struct is null then where both are."""
+    """Return the value of one column in an update of all columns. If the source lacks fields of a struct, these fields
+    keep their values, as in Delta on Spark. The struct is then null only if it is null on both sides."""
     have, want = theirs.data_type, ours.data_type
     if not _lacks(have, want):
         return Column(source)
@@ -236,7 +237,7 @@ def _kept_beside(theirs: StructField, ours: StructField, source: Path, target: P
 
 
 def _lacks(have: DataType, want: DataType) -> bool:
-    """Whether a struct lacks fields of another, at any depth of structs."""
+    """Whether a struct lacks fields of another struct, at any depth."""
     if not (isinstance(have, StructType) and isinstance(want, StructType)):
         return False
     pairs = ((have.find(field.name), field) for field in want)
@@ -244,9 +245,9 @@ def _lacks(have: DataType, want: DataType) -> bool:
 
 
 def with_defaults(clauses: Sequence[ResolvedClause], table: TableConfiguration) -> list[ResolvedClause]:
-    """The clauses with DEFAULT replaced by its value, or by null for columns without a default.
+    """Return the clauses with DEFAULT replaced by the column's default, or by null if there is none.
 
-    Raises InvalidRequestError: DEFAULT for a generated or an identity column, or for a field.
+    Raises InvalidRequestError: DEFAULT is assigned to a generated or identity column, or to a field.
     """
 
     def value_of(path: Path, clause: ResolvedClause) -> Expression:
@@ -254,9 +255,9 @@ def with_defaults(clauses: Sequence[ResolvedClause], table: TableConfiguration) 
         assert field is not None
         if len(path) > 1 or is_generated(field) or is_identity(field):
             raise InvalidRequestError(
-                f"The clause {clause.title} sets {'.'.join(path)} to DEFAULT, but there is no default",
-                cause="It is a field, or the table computes it",
-                remedy="Leave it out",
+                f"The clause {clause.title} sets {'.'.join(path)} to DEFAULT, but it has no default",
+                cause="It is a nested field, or a generated or identity column",
+                remedy=f"Leave {'.'.join(path)} out of the clause",
                 column=".".join(path),
             )
         return default_of(field, table)
@@ -268,9 +269,9 @@ def with_defaults(clauses: Sequence[ResolvedClause], table: TableConfiguration) 
 
 
 def left_to_table(clauses: Sequence[ResolvedClause], action: Action, table: StructType) -> list[str]:
-    """The generated and identity columns that the table itself fills for rows that are updated or inserted.
+    """Return the generated and identity columns that the table computes for updated or inserted rows.
 
-    Raises InvalidRequestError: Some clauses of the action give one a value, and others do not.
+    Raises InvalidRequestError: Some clauses of the action assign such a column, and others do not.
     """
     ours = [clause for clause in clauses if clause.action is action]
     left = []
@@ -284,9 +285,9 @@ def left_to_table(clauses: Sequence[ResolvedClause], action: Action, table: Stru
         elif len(giving) < len(ours):
             silent = next(clause for clause in ours if field.name not in clause.columns)
             raise InvalidRequestError(
-                f"The clause {giving[0].title} gives a value to {field.name}, the clause {silent.title} does not",
-                cause="The table computes the column, either for all rows of a merge or for none",
-                remedy="Leave the column out everywhere, with except_columns where a clause takes all",
+                f"The clause {giving[0].title} gives a value to {field.name}, but the clause {silent.title} does not",
+                cause="A merge computes the column either for all rows or for no row",
+                remedy="Leave the column out of all clauses. If a clause assigns all columns, add it to except_columns",
                 column=field.name,
             )
     return left
@@ -297,7 +298,8 @@ def _is_made(field: StructField) -> bool:
 
 
 def _named(name: str, sides: Sides, clause: Clause) -> Path:
-    """The path of a column to assign, without the table's alias. Raises InvalidRequestError, InvalidExpressionError."""
+    """Return the path of an assigned column, without the table's alias. Raises InvalidRequestError,
+    InvalidExpressionError."""
     path = column_path(name)
     first, *rest = path
     if rest and first.lower() == sides.target_alias.lower():

@@ -1,4 +1,5 @@
-"""Which files of the table the source can match: what is known of its keys, as a predicate on the table."""
+"""Finds the files of the table that the source can match: turns the keys of the source into a predicate on the
+table."""
 
 from __future__ import annotations
 
@@ -27,13 +28,15 @@ from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
 from delta_orch.writing.plan import BOUNDS
 
 MOST_EXACT_ROWS = 5_000
-"""Up to so many source rows, files are chosen by the keys themselves; beyond, by the least and the greatest."""
+"""Up to this number of source rows, files are selected by the keys themselves. Beyond it, by the least and the greatest
+key."""
 _MOST_PARTITION_VALUES = 1_000
 _ORDERED = {*INTEGRAL_RANGES, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ}
 
 
 class Equality(NamedTuple):
-    """A part of the condition: a column of the table equals one of the source; `is_null_safe` for `<=>`."""
+    """A part of the condition in which a column of the table equals a column of the source. `is_null_safe` for
+    `<=>`."""
 
     target: Column
     source: Column
@@ -42,12 +45,12 @@ class Equality(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Conditions on the rows of the table that the source may match, found without reading the table.
+    """Conditions for the rows of the table that the source may match. They are computed without reading the table.
 
     Attributes:
-        num_source_rows: How many rows the source has.
-        where: Resolved against the table: true for every row that a source row matches.
-        bounds: A part of it that is cheap for each row and leaves out row groups; None for none.
+        num_source_rows: The number of rows of the source.
+        where: A predicate, resolved against the table. It is true for every row that a source row matches.
+        bounds: A part of `where` that is cheap to evaluate and can skip row groups. None if there is no such part.
     """
 
     num_source_rows: int
@@ -56,7 +59,7 @@ class Candidates(NamedTuple):
 
 
 def equalities(on: Expression, sides: Sides) -> list[Equality]:
-    """The equalities in a condition between an expression of the table and one of the source."""
+    """Return the equalities of a condition between a column of the table and a column of the source."""
     pairs = []
     for part in conjuncts(on):
         match part:
@@ -66,7 +69,7 @@ def equalities(on: Expression, sides: Sides) -> list[Equality]:
                     continue
                 ours, theirs = (Column(pair[side].path[1:]) for side in (TARGET, SOURCE))
                 if sides.target.find(ours.path[0]) is None:
-                    continue  # a column that the merge adds: no file knows it
+                    continue  # The merge adds this column, so no file has it.
                 _, data_type = find_column(ours.path, sides.target)
                 if data_type is not None:
                     pairs.append(Equality(ours, theirs, data_type, op == "<=>"))
@@ -74,13 +77,13 @@ def equalities(on: Expression, sides: Sides) -> list[Equality]:
 
 
 def target_only(on: Expression) -> list[Expression]:
-    """The parts of a condition that look at the table alone, resolved against it."""
+    """Return the parts of a condition that use only columns of the table, resolved against the table."""
     parts = [part for part in conjuncts(on) if columns_of(part) and _sides_of(part) == {TARGET}]
     return [on_target(part) for part in parts]
 
 
 def on_target(condition: Expression) -> Expression:
-    """A condition that looks at the table alone, resolved against it."""
+    """Return a condition that uses only columns of the table, resolved against the table."""
     return renamed(condition, _without_side)
 
 
@@ -92,7 +95,8 @@ def knows(schema: StructType, condition: Expression) -> bool:
 def find_candidates(
     engine: Engine, source: Relation, on: Expression, sides: Sides, partition_columns: Sequence[str]
 ) -> Candidates:
-    """Ask the source for its keys, in one pass, and in a second for those that are few."""
+    """Read the least and the greatest keys of the source in one pass, and in a second pass the keys themselves if they
+    are few."""
     keys = [key for key in equalities(on, sides) if is_ordered(key.data_type)]
     measures = [Measure("rows", "count")]
     for i, key in enumerate(keys):
@@ -124,15 +128,15 @@ def find_candidates(
 
 
 def is_ordered(data_type: DataType) -> bool:
-    """Whether the least and the greatest value say which others there can be. NaN has no place among numbers that
-    statistics know."""
+    """Whether all values of the type lie between the least and the greatest value. Floats do not qualify, because
+    statistics do not cover NaN."""
     return data_type in _ORDERED or isinstance(data_type, DecimalType)
 
 
 def _distinct(
     engine: Engine, source: Relation, key: Equality, rows: int, partition_columns: Sequence[str]
 ) -> list[Any] | None:
-    """The values of a key, where they are few."""
+    """Return the values of a key. None if they are too many."""
     is_partition = len(key.target.path) == 1 and key.target.path[0] in partition_columns
     if rows > MOST_EXACT_ROWS and not is_partition:
         return None
@@ -157,7 +161,7 @@ def _listed(key: Equality, values: Sequence[object], schema: StructType) -> Expr
 
 
 def _compared(op: str, key: Equality, value: object, schema: StructType) -> Expression | None:
-    """The comparison, None where Python has no value that stands for the engine's."""
+    """Return the comparison. None if Python cannot express the engine's value."""
     try:
         return resolve_expression(Comparison(op, key.target, Literal(value)), schema)
     except InvalidExpressionError:
@@ -173,21 +177,21 @@ def _sides_of(part: Expression) -> set[str]:
 
 
 def _without_side(column: Column) -> NewName:
-    # A name needs a first part: the column's own, as the schema spells it.
+    # The path begins with the name of the column, as the schema spells it.
     return NewName(2, (column.path[1],))
 
 
-# Bounds of a merge (`MergeRequest.bounds`): parts of a table between which no row moves.
+# Bounds of a merge (`MergeRequest.bounds`): parts of a table. No row may move from one part to another.
 
 
 def inside_one(bounds: Sequence[Expression], sides: Sides) -> Expression:
-    """A condition on a pair of rows that match: both lie in the same part.
+    """Return the condition that both rows of a matching pair lie in the same part.
 
-    That the new row lies in a part is checked where it is written, when generated columns have their values. Then one
-    part does not depend on the source row.
+    The write checks that the new row lies in a part, after generated columns are computed. If there is only one part,
+    the condition does not depend on the source row.
 
     Raises:
-        InvalidRequestError: There are several parts, and the source lacks a column that tells them apart.
+        InvalidRequestError: There are several parts, and the source lacks a column that the parts depend on.
         InvalidExpressionError, ColumnNotFoundError: A part does not fit the table or the source.
     """
     if len(bounds) == 1:
@@ -195,14 +199,14 @@ def inside_one(bounds: Sequence[Expression], sides: Sides) -> Expression:
     for column in dict.fromkeys(column for part in bounds for column in columns_of(part)):
         if sides.source.find(column.path[0]) is None:
             raise InvalidRequestError(
-                f"The rows do not have the column {column.path[0]!r}, which tells their partitions apart",
-                cause=f"The merge is about {len(bounds)} partitions, and no row may move between them",
+                f"The rows do not have the column {column.path[0]!r}, which determines their partition",
+                cause=f"The merge writes {len(bounds)} partitions, and no row may move between them",
                 remedy="Add the column to the rows, or run one partition at a time",
                 column=column.path[0],
             )
     together = any_of(bounds)
     if isinstance(together, In) and len(together.values) == len(bounds):
-        # One value for each part, as for days: a year of them stays a short condition.
+        # If each part has one value, such as a day, the condition stays short for many parts.
         equal = Comparison("=", Column((TARGET, *_path(together))), Column((SOURCE, *_path(together))))
         return resolve_expression(conjunction(_of(TARGET, together), equal), sides.schema)
     pairs = (conjunction(_of(TARGET, part), _of(SOURCE, part)) for part in bounds)
@@ -210,16 +214,16 @@ def inside_one(bounds: Sequence[Expression], sides: Sides) -> Expression:
 
 
 def moved_row(keys: Sequence[dict[str, object]]) -> ConstraintViolationError:
-    """The error for rows that a merge would move from one part to another.
+    """Return the error for rows that a merge would move from one part to another.
 
     Args:
-        keys: Of such rows, at least one.
+        keys: The keys of such rows, at least one.
     """
     return ConstraintViolationError(
         "The merge would move rows out of another partition",
-        cause=f"Rows with the same keys lie in another partition than the new ones: {'; '.join(map(str, keys))}",
-        remedy="Add the partition column to the merge keys if a row is identified within its partition. Merge without "
-        "partitions if rows move. The table is unchanged",
+        cause=f"Rows with the same keys are in a different partition than the new rows: {'; '.join(map(str, keys))}",
+        remedy="If keys are unique only within a partition, add the partition column to the merge keys. If rows may "
+        "move, merge without partitions. The table is unchanged",
         constraint=BOUNDS,
         rows=list(keys),
     )

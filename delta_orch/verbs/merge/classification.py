@@ -1,4 +1,4 @@
-"""Assigns rows to clauses: one join of the table's candidates with the source visits each pair once."""
+"""Assigns rows to clauses with one join of the table's candidate rows and the source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
 from delta_orch.writing.row_changes import ADDRESS
 
 CLAUSE = "_delta_orch_clause"
-"""The column with the number of the clause that takes a row, or `NO_CLAUSE` for a pair that only counts as a match."""
+"""The column with the number of the clause that applies to a row. `NO_CLAUSE` marks a pair that only counts as a
+match."""
 
 NO_CLAUSE = 0
 _PRESENT = "_delta_orch_present"
@@ -25,7 +26,7 @@ _PRESENT = "_delta_orch_present"
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """All clauses of a merge, in order."""
+    """The clauses of a merge, in order."""
 
     all: Sequence[ResolvedClause]
 
@@ -34,39 +35,38 @@ class Clauses:
 
     @property
     def inserts_only(self) -> bool:
-        """Whether no row of the table can change."""
+        """Whether the merge only inserts rows, so that no row of the table changes."""
         return all(clause.kind is Kind.NOT_MATCHED for clause in self.all)
 
     @property
     def changes_all_that_matters(self) -> bool:
-        """Whether the rows of the table that stay as they are make no difference: none of them keeps a source row from
-        being inserted."""
+        """Whether unchanged rows of the table have no effect, because none of them prevents the insert of a source
+        row."""
         matched = self.of(Kind.MATCHED)
         takes_every_match = bool(matched) and matched[-1].condition is None
         return takes_every_match or not self.of(Kind.NOT_MATCHED)
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a row of the table may match several source rows, because the result does not depend on the
-        choice."""
+        """Whether a row of the table may match several source rows, because the result is the same for each of them."""
         matched = self.of(Kind.MATCHED)
         return len(matched) == 1 and matched[0].action is Action.DELETE and matched[0].condition is None
 
     @property
     def counts_every_match(self) -> bool:
-        """Whether there are pairs that no clause takes. They are matches like any other, as in the reference: it does
-        not look at conditions to find rows with several matches."""
+        """Whether there are pairs without a clause. They count as matches, as in the reference implementation, which
+        ignores conditions when it searches for rows with several matches."""
         return not self.inserts_only and all(clause.condition is not None for clause in self.of(Kind.MATCHED))
 
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """Rows with the number of the clause that takes each.
+    """Rows with the number of the clause that applies to each.
 
     Attributes:
         rows: `CLAUSE` (integer, not null), the addresses of rows of the table (null for source rows without a match),
             and the columns of both sides that values need, under the names that `name_of` gives.
-        columns: These columns.
+        columns: The columns of both sides.
     """
 
     rows: Relation
@@ -74,21 +74,21 @@ class Classified:
     columns: Sequence[Column]
 
     def name_of(self, column: Column) -> NewName:
-        """How a column of a side is called among the rows."""
+        """Return the name that a column of a side has among the rows."""
         return NewName(2, (_flat(column, self.sides),))
 
 
 def _flat(column: Column, sides: Sides) -> str:
     side, name = column.path[:2]
     schema = sides.target if side == TARGET else sides.source
-    # Text of SQL that only an engine evaluates has names as the user wrote them.
+    # SQL text that only an engine evaluates keeps names as the user wrote them, so the schema is searched.
     place = schema.place(name)
     assert place is not None
     return f"_delta_orch_{side}_{place}"
 
 
 def needed_columns(clauses: Clauses, recomputed: Sequence[str], sides: Sides) -> dict[Column, None]:
-    """The top-level columns of both sides that new rows are computed from."""
+    """Return the top-level columns of both sides that new rows are computed from."""
     needed: dict[Column, None] = {}
     for clause in clauses.all:
         for value in clause.values.values():
@@ -102,7 +102,7 @@ def needed_columns(clauses: Clauses, recomputed: Sequence[str], sides: Sides) ->
 
 
 def condition_columns(on: Expression, clauses: Clauses) -> dict[Column, None]:
-    """The top-level columns of both sides that conditions look at."""
+    """Return the top-level columns of both sides that conditions use."""
     conditions = [on, *(clause.condition for clause in clauses.all if clause.condition is not None)]
     return {Column(column.path[:2]): None for condition in conditions for column in columns_of(condition)}
 
@@ -117,11 +117,11 @@ def classify(
     address_columns: Sequence[str],
     sides: Sides,
 ) -> Classified:
-    """Join both sides and give each row the first clause whose condition is true; rows without one are left out.
+    """Join both sides and give each row the first clause whose condition is true. Rows without a clause are dropped.
 
     Args:
-        target: Rows of the table that a source row may match, and where there are clauses for rows without a source
-            row, all that these may change. With `address_columns`, except where only rows are inserted.
+        target: The rows of the table that a source row may match, and rows that a `not_matched_by_source` clause may
+            change. They have `address_columns`, unless the merge only inserts.
         needed: See `needed_columns`.
     """
     passed = [ComputedColumn(_flat(column, sides), column) for column in needed]
@@ -156,7 +156,7 @@ def _number(clauses: Clauses, present: str) -> Expression:
     pairs = _choices(clauses.of(Kind.MATCHED))
     if clauses.counts_every_match:
         pairs.append((Literal(True, BOOLEAN), Literal(NO_CLAUSE, INTEGER)))
-    # Conditions are evaluated only for rows of their kind, because they might fail for others.
+    # Conditions are evaluated only for rows of their kind, because they might fail for other rows.
     kinds = ((matched, pairs), (in_table, _choices(by_source)), (None, _choices(clauses.of(Kind.NOT_MATCHED))))
     return Choice(
         tuple(
@@ -176,11 +176,10 @@ def _choices(clauses: Sequence[ResolvedClause]) -> list[tuple[Expression, Expres
     ]
 
 
-# Rows of the table that a source row matches leave, and every source row comes in: what `replace_matched` does.
-#
-# A source row is in the join twice. As the row that comes in it matches nothing. As what the condition looks at it
-# matches, once for all source rows that are alike in that, and is never inserted. A column of the source, the mark,
-# tells the two kinds of row apart.
+# `replace_matched` deletes the rows of the table that a source row matches, and inserts every source row. A source row
+# enters the join twice. A row to insert matches nothing. A key row has only the columns that the condition uses; it
+# matches rows and is never inserted. Source rows with equal keys share one key row. The column `mark` of the source
+# separates the two kinds.
 
 
 _TRUE, _FALSE = Literal(True, BOOLEAN), Literal(False, BOOLEAN)
@@ -189,8 +188,8 @@ _TRUE, _FALSE = Literal(True, BOOLEAN), Literal(False, BOOLEAN)
 def marked(
     engine: Engine, source: Relation, sides: Sides, on: Expression, clauses: Sequence[ResolvedClause]
 ) -> tuple[Relation, Sides, Expression, list[ResolvedClause], str]:
-    """All of it with the mark, the last column of the source, whose name comes at the end: rows are those that come in,
-    the condition is for what it looks at alone."""
+    """Add the mark to all parts of a merge, as the last column of the source. Inserts then apply only to rows to
+    insert, and the condition only to key rows. The last element of the result is the name of the mark."""
     mark = free_name("_delta_orch_comes_in", sides.source.names)
     rows = engine.project(source, [*as_they_are(sides.source.names), ComputedColumn(mark, _TRUE)])
     comes_in, matches = (Comparison("=", Column((SOURCE, mark)), value) for value in (_TRUE, _FALSE))
@@ -200,14 +199,14 @@ def marked(
 
 
 def with_keys(engine: Engine, source: Relation, on: Expression, mark: str) -> Relation:
-    """Marked rows, and beside them each combination of the values that the condition looks at."""
+    """Return the rows to insert, and one key row for each combination of values that the condition uses."""
     schema = engine.schema(source)
     looked_at = {column.path[1] for column in columns_of(on) if column.path[0] == SOURCE} - {mark}
     fields = [field for field in schema if field.name in looked_at]
     groups = source
-    # Repeated rows only cost time, and not every engine can group by all types.
+    # Grouping only saves time, because repeated key rows are correct. Not every engine can group by all types.
     if all(isinstance(f.data_type, PrimitiveType | DecimalType) and f.data_type != VARIANT for f in fields):
-        # The mark is one of the keys, so that a source without rows gives no group.
+        # The mark is a grouping key, so that a source without rows gives no group.
         groups = engine.aggregate(source, as_they_are([mark, *(field.name for field in fields)]), [])
     keys = [
         ComputedColumn(field.name, Column((field.name,)) if field.name in looked_at else Literal(None, field.data_type))

@@ -1,4 +1,4 @@
-"""The builder that `DeltaTable.merge()` returns: one method for each clause, and `execute()` at the end. And the rules
+"""The builder that `DeltaTable.merge()` returns, with one method for each clause and `execute()`. It checks the rules
 that need no table."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """Which rows a clause is about; the value is what an error calls it."""
+    """The rows that a clause applies to. The value is the name in errors."""
 
     MATCHED = "matched"
     NOT_MATCHED = "not matched"
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 
 class Action(StrEnum):
-    """The action of a clause; the value is its name in `commitInfo`."""
+    """The action of a clause. The value is its name in `commitInfo`."""
 
     UPDATE = "update"
     DELETE = "delete"
@@ -39,10 +39,10 @@ class Clause:
     """One clause.
 
     Attributes:
-        condition: A predicate as the user gave it; None takes every row of the kind.
-        values: The new values by column, with the user's names. None assigns the source's columns of the same name.
-        except_columns: Without `values`: source columns that are left aside.
-        replaces: It is one of the two of `replace_matched`, which are about all rows.
+        condition: The predicate, as the user wrote it. None applies to every row of the kind.
+        values: The new values by column, with the user's names. None assigns the source columns of the same names.
+        except_columns: Source columns that are not used. Only valid without `values`.
+        replaces: Whether the clause is one of the two of `replace_matched`, which apply to all rows.
     """
 
     kind: Kind
@@ -54,28 +54,28 @@ class Clause:
 
     @property
     def takes_all(self) -> bool:
-        """Whether it is a `*` form."""
+        """Whether the clause is a `*` form, which assigns all columns."""
         return self.action is not Action.DELETE and self.values is None
 
     @property
     def title(self) -> str:
-        """The clause's name in errors."""
+        """Return the clause's name in errors."""
         return f"when {self.kind} {self.action}"
 
 
 def assigned(values: object, clause: str) -> Mapping[str, object]:
-    """The `set` or `values` of a clause. Raises InvalidRequestError unless it maps names of columns to values."""
+    """Return the `set` or `values` of a clause. Raises InvalidRequestError unless it maps column names to values."""
     if not isinstance(values, Mapping) or not values or not all(isinstance(name, str | Column) for name in values):
         raise InvalidRequestError(
             f"The clause {clause} needs a mapping of column names to values",
-            cause=f"It got {values!r:.100}",
-            remedy='Write for example {"amount": "source.amount"}, or use the clause that takes all columns',
+            cause=f"The argument is {values!r:.100}",
+            remedy='Write for example {"amount": "source.amount"}, or use the clause for all columns',
         )
     return dict(values)
 
 
 def names_of(columns: object) -> tuple[str, ...]:
-    """`except_columns` as given. Raises InvalidRequestError unless it is a sequence of names."""
+    """Return `except_columns`. Raises InvalidRequestError unless it is a sequence of names."""
     if isinstance(columns, str) or not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
         raise InvalidRequestError(
             f"except_columns must be a sequence of column names, not {columns!r:.100}",
@@ -85,10 +85,10 @@ def names_of(columns: object) -> tuple[str, ...]:
 
 
 def ensure_reachable(clauses: Sequence[Clause]) -> None:
-    """Check that there is a clause, and none stands behind one that takes every row of its kind.
+    """Check that there is a clause, and that every clause can be reached.
 
     Raises:
-        InvalidRequestError: Otherwise.
+        InvalidRequestError: There is no clause. Or a clause comes after one that applies to every row of its kind.
     """
     if not clauses:
         raise InvalidRequestError(
@@ -96,17 +96,17 @@ def ensure_reachable(clauses: Sequence[Clause]) -> None:
         )
     if any(clause.replaces for clause in clauses) and len(clauses) != 2:
         raise InvalidRequestError(
-            "The merge replaces what matches, and has other clauses, too",
-            cause="replace_matched() decides about every row that matches, and about every row of the source",
-            remedy="Leave the other clauses out, or write clauses alone",
+            "The merge has replace_matched() and other clauses",
+            cause="replace_matched() applies to every matched row, and to every row of the source",
+            remedy="Leave the other clauses out, or use clauses without replace_matched()",
         )
     ended: set[Kind] = set()
     for clause in clauses:
         if clause.kind in ended:
             raise InvalidRequestError(
                 f"The clause {clause.title} can never be reached",
-                cause=f"A clause for rows that are {clause.kind} before it has no condition and takes all of them",
-                remedy="Give the clause before it a condition, or put it last",
+                cause=f"An earlier clause without a condition applies to all rows that are {clause.kind}",
+                remedy="Add a condition to the earlier clause, or put it last",
                 clause=clause.title,
             )
         if clause.condition is None:
@@ -125,10 +125,10 @@ class Merge:
 
     The first clause of the row's kind whose condition is true applies to the row. Null is not true. A row without such
     a clause does not change. Nothing is read or written before `execute()`, which raises all errors. `explain()` shows
-    the files that it would open. Every other method returns the merge itself.
+    the files that `execute()` would open. Every other method returns the merge itself.
 
     Conditions and values are Spark SQL or expressions. They name columns with the alias of their side (`s.amount`). The
-    alias is optional where only one side has the name. A `not_matched` clause can use only columns of the source. A
+    alias is optional if only one side has the name. A `not_matched` clause can use only columns of the source. A
     `not_matched_by_source` clause can use only columns of the table.
     """
 
@@ -149,8 +149,8 @@ class Merge:
         """Change columns of table rows that have a source row. Fields of structs may be named (`"address.city"`).
 
         Args:
-            set: Column → value, as of `DeltaTable.update`. Other columns do not change. Generated columns are computed
-                again.
+            set: The new value of each column, as for `DeltaTable.update`. Other columns do not change. Generated
+                columns are computed again.
         """
         values = assigned(set, "when matched update")
         return self._also(Clause(Kind.MATCHED, Action.UPDATE, condition, values))
@@ -174,7 +174,7 @@ class Merge:
         """Insert each source row that matches no row of the table.
 
         Args:
-            values: Column → value. Other columns get their default, are generated, or are null.
+            values: The value of each column. Other columns get their default, are generated, or are null.
         """
         assigned_values = assigned(values, "when not matched insert")
         return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, condition, assigned_values))
@@ -208,37 +208,39 @@ class Merge:
             table.merge(days, "t.day = s.day", source_alias="s", target_alias="t").replace_matched().execute()
 
         Args:
-            values: As of `when_not_matched_insert`; None for the source's columns of the same names.
+            values: As for `when_not_matched_insert`. None uses the source columns of the same names.
         """
         assigned_values = None if values is None else assigned(values, "replace matched")
         self._also(Clause(Kind.MATCHED, Action.DELETE, replaces=True))
         return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, values=assigned_values, replaces=True))
 
     def explain(self) -> ScanExplanation:
-        """How many files and row groups of the table the merge would open, and what leaves out the others: partition
-        values and statistics, held against the keys of the source. Print the result, or use its `to_dict()`.
+        """Return how many files and row groups of the table the merge would open. Partition values and statistics
+        exclude the others, by the keys of the source. Print the result, or use its `to_dict()`.
 
-        It reads the keys of the source, which consumes a stream. Of the table the log and footers of files are read.
+        The call reads the keys of the source, which consumes a stream. It reads only the log and file footers of the
+        table.
 
-        Raises: As `execute` for what does not fit. MissingFileError, TableError, StorageError: A file cannot be read.
+        Raises: As `execute`, if the merge does not fit. MissingFileError, TableError, StorageError: A file cannot be
+        read.
         """
         return self._explain(tuple(self._clauses))
 
     def execute(self) -> CommitResult:
         """Run the merge and commit it.
 
-        Returns: `skipped` where a transaction id is recorded already, or no row changed.
+        Returns: `skipped` if a transaction id is recorded already, or if no row changed.
 
         Raises:
-            InvalidRequestError: There is no clause, a clause can never be reached, or an assignment is invalid; or rows
-                are inserted, some scoped transaction ids are recorded, and the condition does not compare the columns
-                of their scopes. Nothing was committed.
+            InvalidRequestError: There is no clause, a clause can never be reached, or an assignment is invalid. Also
+                raised if rows are inserted, a scoped transaction id is recorded already, and the condition does not
+                compare the columns of its scope. Nothing was committed.
             InvalidExpressionError, ColumnNotFoundError: A condition or a value does not fit. Nothing was written.
             SchemaMismatchError: Columns are missing or of other types. Nothing was written.
             ConstraintViolationError: Several source rows match one row of the table (the error names up to five keys),
-                a new row breaks a rule of the table, or one moves into a partition whose scoped transaction id is
+                a new row breaks a rule of the table, or a row moves into a partition whose scoped transaction id is
                 recorded. Nothing was committed.
-            AppendOnlyError: The table keeps its rows. Nothing was committed.
-            ConflictError: Another commit changed what this one has read.
+            AppendOnlyError: The table is append-only. Nothing was committed.
+            ConflictError: Another commit changed rows that this merge read. Nothing was committed.
         """
         return self._run(tuple(self._clauses))

@@ -1,4 +1,5 @@
-"""Rows as the clauses of a merge make them: each in the types of the table, with its address and what becomes of it."""
+"""Computes the rows that the clauses of a merge produce: in the types of the table, with the address and the kind of
+change."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from delta_orch.writing.assignments import assigned_column, ensure_value_fits
 from delta_orch.writing.row_changes import ADDRESS, DELETE, INSERT, UPDATE, RowChanges
 
 Types = Mapping[tuple[int, Path], DataType]
-"""Of what type the value is that a clause assigns, before it is cast."""
+"""The types of assigned values before the cast, by the number of the clause and the path of the column."""
 
 _KINDS = {Action.DELETE: DELETE, Action.UPDATE: UPDATE, Action.INSERT: INSERT}
 
@@ -36,11 +37,11 @@ def value_types(
     *,
     evolves: bool,
 ) -> Types:
-    """The types of all values, which only the engine knows; each fits its column.
+    """Return the types of all values, and check that each fits its column. Only the engine knows the types.
 
     Raises:
-        SchemaMismatchError: One does not.
-        UnsupportedExpressionError: The engine does not evaluate a condition or a value.
+        SchemaMismatchError: A value does not fit its column.
+        UnsupportedExpressionError: The engine cannot evaluate a condition or a value.
     """
     places = [(clause, path, value) for clause in clauses for path, value in clause.values.items() if value is not None]
     conditions = [clause.condition for clause in clauses if clause.condition is not None]
@@ -53,7 +54,7 @@ def value_types(
 def _types_of(
     values: Sequence[Expression], engine: Engine, changes: RowChanges, source: Relation, sides: Sides
 ) -> list[DataType]:
-    """Of what type each value over both sides is."""
+    """Return the type of each value over both sides."""
     joined_schema = join_schema({TARGET: sides.target, SOURCE: sides.source})
     types = [find_column(value.path, joined_schema)[1] if isinstance(value, Column) else None for value in values]
     if all(types):
@@ -73,11 +74,11 @@ def clause_rows(
     changes: RowChanges,
     keys: Mapping[str, Column],
 ) -> Relation:
-    """The result of the clauses as `RowChanges.apply` takes it.
+    """Return the result of the clauses, in the form that `RowChanges.apply` expects.
 
     Args:
         clauses: At least one.
-        keys: Further columns, by their names, that tell the user which row an error is about.
+        keys: Further columns by name, which identify the row in an error.
     """
     with_values = any(clause.action is not Action.DELETE for clause in clauses)
     columns = StructType(tuple(StructField(f.name, f.data_type) for f in schema)) if with_values else StructType(())
@@ -96,7 +97,7 @@ def clause_rows(
 
 
 def rows_by_kind(clauses: Sequence[ResolvedClause], rows_of_clauses: Mapping[RowKey, RowSet]) -> dict[RowKey, RowSet]:
-    """Which rows change how, of those that each clause takes, by its number."""
+    """Group the rows of the clauses by the kind of change."""
     kinds: dict[str | int, str] = {clause.number: _KINDS[clause.action] for clause in clauses}
     rows_of_kinds: dict[RowKey, RowSet] = {}
     for (number, file), rows in rows_of_clauses.items():
@@ -144,11 +145,11 @@ def _values(classified: Classified, clause: ResolvedClause, types: Types, schema
 _MOST_SHOWN = 5
 
 
-# Keys of an upsert identify a row: of the rows that it inserts, and to the next upsert.
+# Keys of an upsert must be unique among inserted rows, and the next upsert must find them unchanged.
 
 
 def key_fields(names: Sequence[str], sides: Sides) -> list[tuple[StructField, StructField]]:
-    """The keys as columns of the table and of the source, each once."""
+    """Return each key once, as a column of the table and a column of the source."""
     pairs = ((sides.target.find(name), sides.source.find(name)) for name in dict.fromkeys(map(str.lower, names)))
     return [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
 
@@ -160,7 +161,7 @@ def ensure_unique(
     keys: Sequence[tuple[StructField, StructField]],
     partition_columns: Sequence[str],
 ) -> None:
-    """No two new rows have the same keys as the table stores them, and each has the keys that it came with.
+    """Check that stored keys of new rows are unique, and equal to the keys in the source.
 
     Raises ConstraintViolationError.
     """
@@ -171,7 +172,7 @@ def ensure_unique(
     for ours, theirs in keys:
         value = renamed(Column((SOURCE, theirs.name)), classified.name_of)
         if ours.name in partition_columns and ours.data_type in (STRING, BINARY):
-            # The log has one text for it and for null.
+            # In partition values of the log, an empty text means null.
             empty = Literal("" if ours.data_type == STRING else b"", ours.data_type)
             kept.append(Not(Comparison("<=>", Column((ours.name,)), empty)))
         if theirs.data_type == ours.data_type:
@@ -191,8 +192,9 @@ def ensure_unique(
         ):
             raise ConstraintViolationError(
                 "Keys of new rows change when they are stored",
-                cause=f"The next upsert would not find the rows {'; '.join(map(str, duplicates))} again",
-                remedy="Bring the keys in the types of the table; an empty text in a partition column is null",
+                cause=f"The next upsert would not find these rows again: {'; '.join(map(str, duplicates))}",
+                remedy="Cast the keys to the types of the table. Replace empty texts in partition columns, because "
+                "they are stored as null",
                 constraint="cardinality",
                 rows=duplicates,
             )
@@ -204,11 +206,11 @@ def ensure_unique(
 
 
 def same_keys(shown: Sequence[Mapping[str, object]]) -> ConstraintViolationError:
-    """The error for new rows with the same keys. It shows some of the rows."""
+    """Return the error for new rows with the same keys, with some of the rows."""
     return ConstraintViolationError(
         "New rows have the same keys",
-        cause=f"More than one of them has {'; '.join(map(str, shown))}, and a key names one row",
-        remedy="Leave one row of each key in the source, for example the newest",
+        cause=f"More than one new row has {'; '.join(map(str, shown))}, but a key must identify one row",
+        remedy="Keep one row of each key in the source, for example the newest",
         constraint="cardinality",
         rows=shown,
     )

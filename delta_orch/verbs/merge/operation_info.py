@@ -1,4 +1,4 @@
-"""`operationParameters` and `operationMetrics` of a merge, under the names of Delta on Spark."""
+"""Makes `operationParameters` and `operationMetrics` of a merge, under the names of Delta on Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from delta_orch.writing.row_changes import ChangeCounts
 
 
 def merge_parameters(on: object, clauses: Sequence[Clause]) -> dict[str, object]:
-    """`operationParameters`: the condition, and each clause's condition and action, as JSON in the user's own words."""
+    """Return `operationParameters`: the condition, and the condition and action of each clause, as JSON with the user's
+    text."""
 
     def predicates_of(kind: Kind) -> str:
         of_kind = [clause for clause in clauses if clause.kind is kind]
@@ -47,13 +48,13 @@ def merge_metrics(
     files_after: int,
     since: float,
 ) -> Metrics:
-    """`operationMetrics`; rows that cannot be counted are left out.
+    """Return `operationMetrics`. Metrics that cannot be counted are left out.
 
     Args:
-        by_clause: How many rows each clause took.
-        files_before, files_after: Files of the table, and those that the source may match or that clauses without a
-            source row are about: only these were opened.
-        since: When the merge began (`time.monotonic`).
+        by_clause: The number of rows of each clause.
+        files_before, files_after: The number of files of the table, and the number of opened files. Opened files may
+            match the source or belong to `not_matched_by_source` clauses.
+        since: The start of the merge (`time.monotonic`).
     """
 
     def rows_of(kind: Kind, action: Action) -> int:

@@ -1,4 +1,4 @@
-"""`merge`: rows of a source change, delete and join rows of a table, as clauses say, in one commit."""
+"""`merge`: updates, deletes and inserts rows of a table from a source, in one commit."""
 
 from __future__ import annotations
 
@@ -70,14 +70,15 @@ _MOST_KEYS = 5
 
 
 class MergeRequest(NamedTuple):
-    """A merge as the caller asks for it.
+    """The arguments of a merge.
 
     Attributes:
-        bounds: Where the merge may write: predicates on columns of the table. No row satisfies two of them. Every new
-            row must satisfy one. A table row that matches a source row must satisfy the same one as that row.
-        unique: Columns of both sides that identify a row: see `new_rows.ensure_unique`.
-        lossless: The source has no column that the table lacks, and no value that its column would change, as for an
-            append. Otherwise columns are left out and values are cast, as an assignment of SQL has it.
+        bounds: The parts of the table that the merge may write, as predicates on its columns. No row satisfies two of
+            them. Every new row must satisfy one. A table row must satisfy the same predicate as the source row that it
+            matches.
+        unique: Columns of both sides that identify a row. See `new_rows.ensure_unique`.
+        lossless: If true, the source must not have a column that the table lacks, or a value that the cast would
+            change, as for an append. Otherwise such columns are ignored and values are cast, as in a SQL assignment.
     """
 
     source: object
@@ -97,11 +98,11 @@ def merge(
     """Run a merge.
 
     The keys of the source exclude files of the table. Then one join finds, for each row of both sides, the first clause
-    whose condition is true. Where clauses only insert, no file of the table is touched. Otherwise rows change as
-    `RowChanges.apply` has it. Nothing is collected: what does not fit into memory is on disk.
+    whose condition is true. If clauses only insert, no file of the table changes. Otherwise rows change as
+    `RowChanges.apply` describes. Rows are never all in memory. The engine spills to disk.
 
-    Returns: `skipped` where no row changes, and neither does the schema. In that case nothing is committed, unless
-        there is a `txn`.
+    Returns: `skipped` if neither rows nor the schema change. In that case nothing is committed, unless there is a
+    `txn`.
 
     Raises: As `Merge.execute`.
     """
@@ -111,7 +112,7 @@ def merge(
 def explain_merge(
     log: TableLog, snapshot: Snapshot, request: MergeRequest, clauses: Sequence[Clause]
 ) -> ScanExplanation:
-    """The files that a merge would open, without running it. See `Merge.explain`."""
+    """Return the files that a merge would open, without running it. See `Merge.explain`."""
     explanations: list[ScanExplanation] = []
 
     def explain(run: _Run) -> None:
@@ -135,12 +136,12 @@ def _run(
     mode = parse_schema_mode(request.schema_mode)
     if mode is SchemaMode.OVERWRITE:
         raise InvalidRequestError(
-            'A merge takes no schema_mode="overwrite"',
-            cause="It keeps rows of the table",
+            'A merge does not accept schema_mode="overwrite"',
+            cause="A merge keeps rows of the old schema",
             remedy='Use schema_mode="merge", or leave it out',
         )
     request = request._replace(target_alias=target_alias, source_alias=source_alias)
-    # A stream can be opened once, and a plan may look at its source before it runs.
+    # A stream can be opened only once, but a plan may read its source before it runs.
     engine = select_engine(request.source, request.engine)
 
     def change(write: Write) -> Metrics | None:
@@ -160,7 +161,7 @@ class _Run:
         self._engine: Engine = write.engine
         self._request = request
         self._user_clauses = clauses
-        # The column that marks the rows of the source, for merges that replace the matched rows.
+        # The column of the source that marks rows to insert, for merges with `replace_matched`.
         self._mark: str | None = None
         self._evolves = evolves
 
@@ -173,7 +174,7 @@ class _Run:
             stack.enter_context(engine.statement())
             rows = stack.enter_context(settled(engine, self._request.source, source))
             if write.omitted is not None and len(self._request.bounds) > 1:
-                # Rows of the table in these partitions still count: a source row must not match one of them.
+                # Table rows in these partitions are still checked, because a source row must not match one of them.
                 is_left = resolve_expression(is_not_true(write.omitted), engine.schema(rows))
                 rows = engine.filter(rows, is_left)
             if self._mark is not None:
@@ -185,7 +186,8 @@ class _Run:
         return metrics
 
     def explained(self) -> ScanExplanation:
-        """The files and row groups that `run` would open, by the keys of the source. No row of the table is read."""
+        """Return the files and row groups that `run` would open, by the keys of the source. No row of the table is
+        read."""
         from delta_orch.engines.local.scan import count_row_groups
         from delta_orch.scan.explain import explain_scan
 
@@ -198,9 +200,9 @@ class _Run:
         return replace(explain_scan(snapshot, row_filter, None), row_groups=count_row_groups(plan))
 
     def _prepare(self) -> Relation:
-        """Fit the clauses to both sides. Clauses that do not fit raise an error before a row is read.
+        """Resolve the clauses against both sides. A clause that does not fit raises an error before a row is read.
 
-        Returns: The source.
+        Returns: The opened source.
         """
         write, engine = self._write, self._engine
         assert write.snapshot is not None
@@ -209,7 +211,7 @@ class _Run:
         source, columns = filled_up(engine, source, write.target.schema)
         sides = self._fit_table(columns)
         if self._request.lossless:
-            # The clauses fill the columns that the source lacks.
+            # Columns that the source lacks are computed for the clauses.
             ensure_schema_fits(sides.source, sides.target, filled=sides.target.names, fill_nulls=self._evolves)
         self._on = sides.predicate(self._request.on, "condition of the merge")
         resolved = resolve_clauses(self._user_clauses, sides, write.target.table, evolves=self._evolves)
@@ -224,12 +226,12 @@ class _Run:
         bounds = self._request.bounds
         self._is_inside = inside_one(bounds, sides) if bounds else None
         keyed = {key.target for key in equalities(self._on, sides)}
-        # Where a row is, some columns say: those of the bounds, or those that scopes of identifiers can be about.
+        # These columns determine the part of a row: the columns of the bounds, or columns that a scope can use.
         places = [column for part in bounds for column in columns_of(part)]
         if not bounds and self._clauses.of(Kind.NOT_MATCHED):
             places = [Column((name,)) for name in write.target.partition_columns]
         if not keyed.issuperset(places):
-            # A source row may match a row that another run puts into a part that it settles.
+            # A source row may match a row that another run writes to its own part meanwhile.
             write.transaction.read_across_scopes()
             if write.omitted is not None and not bounds:
                 self._ensure_places_are_matched(write.omitted, keyed)
@@ -243,19 +245,20 @@ class _Run:
 
     @staticmethod
     def _ensure_places_are_matched(omitted: Expression, keyed: set[Column]) -> None:
-        """Refuse source rows that may match a row of an omitted partition. They would match nothing and be inserted
-        again."""
+        """Refuse a merge if source rows may match a row of an omitted partition. Such rows would match nothing and
+        would be inserted again."""
         missing = sorted({".".join(column.path) for column in columns_of(omitted) if column not in keyed})
         if missing:
             raise InvalidRequestError(
                 f"The condition of the merge does not compare {missing[0]}, a column of its txn scopes",
-                cause="Some scopes are recorded already. A source row that matches a row there would be inserted again",
-                remedy=f"Compare {missing[0]} of both sides in the condition, or give a TxnId without scope",
+                cause="Some scopes are recorded already. A source row that matches a row in such a scope would be "
+                "inserted again",
+                remedy=f"Compare {missing[0]} of both sides in the condition, or pass a TxnId without scope",
                 columns=missing,
             )
 
     def _fit_table(self, source: StructType) -> Sides:
-        """The sides, the table as the merge leaves it."""
+        """Return the sides, with the table's columns after the merge."""
         write, request = self._write, self._request
         sides = Sides(write.target.schema, source, request.target_alias, request.source_alias)
         if not self._evolves:
@@ -271,7 +274,7 @@ class _Run:
         write.transaction.update_metadata(evolved.table.metadata)
         return replace(sides, target=evolved.schema, named=sides.target)
 
-    # Which rows
+    # Changed rows
 
     def _change(self, source: Relation, stack: ExitStack, *, is_needed: bool) -> Metrics | None:
         write, engine = self._write, self._engine
@@ -280,7 +283,7 @@ class _Run:
         candidates = self._candidates(source)
         _, where, files = self._select(candidates)
         started = time.monotonic()
-        # Where nothing changes there are no metrics of the operation.
+        # These metrics are also recorded if no row changes.
         write.measured |= {
             "numTargetFilesBeforeSkipping": snapshot.num_files,
             "numTargetFilesAfterSkipping": files.num_rows,
@@ -312,7 +315,7 @@ class _Run:
         if changing:
             relation = clause_rows(engine, classified, changing, self._types, write.target.schema, changes, self._keys)
             if write.omitted is not None and any(clause.action is Action.INSERT for clause in changing):
-                # Which new rows are left out depends on their values.
+                # The scope filter depends on the values of new rows, so the row sets are no longer valid.
                 relation, sets = self._within_scopes(relation, write.omitted), None
         result = changes.apply(
             relation,
@@ -339,7 +342,7 @@ class _Run:
         return find_candidates(self._engine, source, self._on, stored, snapshot.partition_columns)
 
     def _select(self, candidates: Candidates) -> tuple[Expression | None, Expression | None, pa.Table]:
-        """A condition that rows of the table must meet to matter, a part of it that is cheap for each row, and the
+        """Return a condition for the rows of the table that the merge may need, a cheap part of the condition, and the
         files that may have such rows. The commit depends on these rows."""
         write, snapshot = self._write, self._write.snapshot
         assert snapshot is not None
@@ -390,7 +393,8 @@ class _Run:
         )
 
     def _row_sets(self, rows: Relation) -> Mapping[RowKey, RowSet]:
-        """Which rows each clause takes: by its number and the file, None for rows that are in none."""
+        """Return the rows of each clause, by its number and the number of their file. The file is None for source
+        rows."""
         if not self._clauses.inserts_only:
             return self._engine.row_sets(rows, CLAUSE, ADDRESS.file_number, ADDRESS.row_position)
         groups = self._engine.aggregate(rows, [ComputedColumn("clause", Column((CLAUSE,)))], [Measure("rows", "count")])
@@ -400,7 +404,7 @@ class _Run:
     def _ensure_single_matches(
         self, changes: RowChanges, classified: Classified, row_sets: Mapping[RowKey, RowSet]
     ) -> None:
-        """Where pairs count that no clause takes: no row of the table has several."""
+        """If pairs without a clause count as matches, check that no row of the table has several matches."""
         matched = [NO_CLAUSE, *(clause.number for clause in self._clauses.of(Kind.MATCHED))]
         if not any(number == NO_CLAUSE for number, _ in row_sets):
             return
@@ -413,7 +417,7 @@ class _Run:
         changes.ensure_once(sets, self._engine.project(pairs, [*columns, *keys]), list(self._keys))
 
     def _ensure_inside(self, classified: Classified) -> None:
-        """Check that no source row matches a row of another partition, because that row must stay there."""
+        """Check that no source row matches a row of another partition, because that row must not move."""
         if self._is_inside is None:
             return
         numbers = tuple(Literal(clause.number, INTEGER) for clause in self._clauses.of(Kind.MATCHED))
@@ -425,7 +429,7 @@ class _Run:
             raise moved_row(shown)
 
     def _ensure_unique(self, classified: Classified, counts: Mapping[str | int, int]) -> None:
-        """Rows that are inserted have keys of their own (`MergeRequest.unique`)."""
+        """Check that inserted rows have unique keys (`MergeRequest.unique`)."""
         inserts = [clause.number for clause in self._clauses.of(Kind.NOT_MATCHED)]
         if self._unique and sum(counts.get(number, 0) for number in inserts):
             is_new = In(Column((CLAUSE,)), tuple(Literal(number, INTEGER) for number in inserts))
@@ -433,7 +437,7 @@ class _Run:
             ensure_unique(self._engine, new_rows, classified, self._unique, self._write.target.partition_columns)
 
     def _key_columns(self) -> dict[str, Column]:
-        """Columns that tell the user which row an error is about, by what it calls them."""
+        """Return the columns that identify a row in an error, by their labels."""
         keys = {key.target: Column((SOURCE, *key.source.path)) for key in equalities(self._on, self._sides)}
         if not keys:
             looked_at = (column for column in columns_of(self._on) if column.path[0] == TARGET)
@@ -446,6 +450,6 @@ class _Run:
         return labels
 
     def _within_scopes(self, relation: Relation, omitted: Expression) -> Relation:
-        """Without new rows for partitions whose transaction id is recorded."""
+        """Remove new rows for partitions whose transaction id is recorded."""
         is_insert = Comparison("=", Column((ADDRESS.kind,)), Literal(INSERT, STRING))
         return self._engine.filter(relation, disjunction(Not(is_insert), is_not_true(omitted)))

@@ -1,4 +1,4 @@
-"""The two sides of a merge: which of them a name in an expression means."""
+"""The two sides of a merge. Resolves the names of an expression to columns of the table or of the source."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, STRING, StructType
 from delta_orch.scan.scan import Scan
 
 TARGET, SOURCE = "target", "source"
-"""How resolved expressions call the two sides, whatever their aliases are."""
+"""The names of the two sides in resolved expressions. They do not depend on the aliases."""
 
 BOTH = (TARGET, SOURCE)
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The columns of both sides, and what the caller calls them.
+    """The columns of both sides, and their aliases.
 
     Attributes:
-        target, source: Their columns; names of a side differ in more than case.
-        named: The columns of the table that expressions may name, where the merge gives it more; None: all.
+        target, source: The columns of each side. Names of one side differ in more than case.
+        named: The columns of the table that expressions may use, if the merge adds columns. None means all columns.
     """
 
     target: StructType
@@ -51,20 +51,20 @@ class Sides:
 
     @property
     def schema(self) -> StructType:
-        """The scope of resolved expressions: one struct for each side."""
+        """Return the schema of resolved expressions, with one struct for each side."""
         return join_schema({TARGET: self.target, SOURCE: self.source})
 
     def predicate(self, condition: object, what: str, visible: Sequence[str] = BOTH) -> Expression:
-        """A condition as the caller gave it, resolved against `schema`.
+        """Return a condition of the caller, resolved against `schema`.
 
         Args:
-            what: What an error calls it.
+            what: The name in errors.
             visible: The sides whose rows exist where the condition is evaluated.
 
         Raises:
-            InvalidExpressionError: It cannot be read, is ambiguous, is about a side that it does not see, or holds what
-                has no fixed answer for a row.
-            ColumnNotFoundError: It names a column that no side has.
+            InvalidExpressionError: The text cannot be parsed, a name is ambiguous, a column belongs to a side that is
+                not visible, or the expression is not deterministic.
+            ColumnNotFoundError: Neither side has a column of this name.
         """
         if not isinstance(condition, str | Expression):
             raise InvalidExpressionError(
@@ -76,8 +76,8 @@ class Sides:
         return resolve_expression(self._placed(parsed, what, visible), self.schema)
 
     def value(self, expression: object, what: str, visible: Sequence[str] = BOTH) -> Expression:
-        """A value as the caller gave it: a column of `schema`, a constant, a resolved predicate, or text. Raises as
-        `predicate`."""
+        """Return a value of the caller, resolved against `schema`: a column, a constant, a predicate, or text. Raises
+        as `predicate`."""
         if not isinstance(expression, str | Expression):
             raise InvalidExpressionError(
                 f"The {what} must be SQL text or an Expression, not {type(expression).__name__}",
@@ -129,12 +129,13 @@ class Sides:
             return self._visible(NewName(0, ((seen or having)[0],)), column, what, visible)
         if qualified:
             _, schema = sides[qualified[0]]
-            # Names the columns that come close.
+            # The error suggests similar names.
             find_column(tuple(rest), schema, "the table" if qualified[0] == TARGET else "the source")
         raise ColumnNotFoundError(
             f"There is no column {_text(column)!r} for the {what}",
             cause=f"The table has {_listed(self._named)}; the source has {_listed(self.source)}",
-            remedy=f"Name a column, with {self.target_alias} or {self.source_alias} before it where both have it",
+            remedy=f"Use a column of either side. If both have it, write {self.target_alias}. or {self.source_alias}. "
+            "before it",
             column=_text(column),
         )
 
@@ -143,16 +144,16 @@ class Sides:
         if side not in visible:
             other = "source row" if side == SOURCE else "row of the table"
             raise InvalidExpressionError(
-                f"The {what} names {_text(column)!r}, but there is no {other} to take it from",
-                cause="Rows of this clause have no partner on the other side",
-                remedy="Name columns of the other side, or constants",
+                f"The {what} uses {_text(column)!r}, but rows of this clause have no {other}",
+                cause="The clause applies to rows without a match on the other side",
+                remedy="Use columns of the other side, or constants",
                 column=_text(column),
             )
         return name
 
 
 def aliases(target_alias: object, source_alias: object) -> tuple[str, str]:
-    """Both aliases. Raises InvalidRequestError where one is not a name, or both are the same."""
+    """Return both aliases. Raises InvalidRequestError if one is not a name, or if both are the same."""
     for name, alias in (("target_alias", target_alias), ("source_alias", source_alias)):
         if not isinstance(alias, str) or not alias.strip():
             raise InvalidRequestError(f"{name} must be a name, not {alias!r:.100}", remedy='Use for example "t"')
@@ -160,15 +161,15 @@ def aliases(target_alias: object, source_alias: object) -> tuple[str, str]:
     if target.lower() == source.lower():
         raise InvalidRequestError(
             f"target_alias and source_alias are both {target!r}",
-            cause="Aliases are compared without regard to case",
-            remedy="Give each side a name of its own",
+            cause="Aliases are not case-sensitive",
+            remedy="Choose a different alias for each side",
         )
     return target, source
 
 
 def filled_up(engine: Engine, rows: Relation, target: StructType) -> tuple[Relation, StructType]:
-    """The rows and columns of a source. A column with the name of a `char(n)` column of the table gets that type. Its
-    values are padded with spaces, as in the table."""
+    """Return the rows and columns of a source. If the table has a `char(n)` column of the same name, the column gets
+    this type, and its values are padded with spaces."""
     source = engine.schema(rows)
     chars = {column.name.lower(): column for column in target if char_width(column)}
     filled_columns = {
@@ -194,15 +195,15 @@ def filled_up(engine: Engine, rows: Relation, target: StructType) -> tuple[Relat
 
 
 def ensure_distinct_names(source: StructType) -> None:
-    """Raises InvalidRequestError where two columns of the source have the same name, without regard to case."""
+    """Raise InvalidRequestError if two columns of the source have the same name, without regard to case."""
     seen: dict[str, str] = {}
     for name in source.names:
         other = seen.setdefault(name.lower(), name)
         if other is not name:
             raise InvalidRequestError(
                 f"The source has two columns {other!r} and {name!r}",
-                cause="Names of columns are matched without regard to case",
-                remedy="Rename one of them, or leave it out of the source",
+                cause="Column names are not case-sensitive",
+                remedy="Rename one of these columns, or leave it out of the source",
                 column=name,
             )
 
@@ -216,7 +217,7 @@ def _listed(schema: StructType) -> str:
     return f"{names}, …" if len(schema) > 20 else names or "no columns"
 
 
-# The source of a merge as a relation that returns the same rows at every read.
+# The source of a merge, as a relation that returns the same rows at every read
 
 
 _SETTLED = {"pandas.DataFrame", "polars.DataFrame"}
@@ -224,8 +225,8 @@ _SETTLED = {"pandas.DataFrame", "polars.DataFrame"}
 
 @contextmanager
 def settled(engine: Engine, source: object, rows: Relation) -> Iterator[Relation]:
-    """The source's rows, evaluated once where they might not be the same a second time: a stream, a query of DuckDB, a
-    lazy frame, a DataFrame of Spark, which may read files that change or hold `rand()`."""
+    """Return the source's rows. They are evaluated once if a second read could return other rows: a stream, a query of
+    DuckDB, a lazy frame, or a DataFrame of Spark, which may read changing files or use `rand()`."""
     if _is_settled(source):
         yield rows
         return

@@ -29,16 +29,16 @@ def upsert(
     *,
     lossless: bool = False,
 ) -> CommitResult:
-    """Update the rows of the table that have the keys of a source row, and insert the other source rows.
+    """Update the rows of the table that match a source row by key, and insert the other source rows.
 
     Args:
-        bounds: See `MergeRequest`, as `lossless`.
+        bounds, lossless: See `MergeRequest`.
 
     Raises:
-        ConstraintViolationError: Source rows share keys. A row lies outside the bounds, or has the keys of a row in
-            another part. Nothing was committed.
+        ConstraintViolationError: Source rows share keys. A row lies outside the bounds, or matches a row in another
+            part. Nothing was committed.
         SchemaMismatchError: The upsert is `lossless`, and the source does not fit.
-        Otherwise as `DeltaTable.upsert`.
+        Other errors: As `DeltaTable.upsert`.
     """
     on = key_condition(keys)
     request = MergeRequest(source, on, SOURCE, TARGET, engine, schema_mode, bounds, tuple(keys), lossless)
@@ -47,11 +47,13 @@ def upsert(
 
 
 def key_condition(keys: Sequence[str]) -> Expression:
-    """Null-safe equality of columns of both sides, under the default aliases of a merge.
+    """Return the condition that the key columns of both sides are equal (null-safe), under the default aliases.
 
     Raises InvalidRequestError: There is no key, or `keys` is not a sequence of names.
     """
     ensure_sequence_of_names(keys, "keys")
     if not keys:
-        raise InvalidRequestError("An upsert needs at least one key", remedy='Name its columns, such as keys=["id"]')
+        raise InvalidRequestError(
+            "An upsert needs at least one key", remedy='Pass the key columns, such as keys=["id"]'
+        )
     return conjunction(*(Comparison("<=>", Column((TARGET, key)), Column((SOURCE, key))) for key in keys))
