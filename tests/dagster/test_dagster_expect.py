@@ -70,7 +70,9 @@ def test_an_asset_of_the_io_manager(tmp_path: Path, is_partitioned: bool) -> Non
     result = lake.run(money, *rules, partition=partition, raise_on_error=False)
     assert not result.success
     (failed,) = [event for event in result.all_events if event.is_step_failure]
-    assert "3 of 3 rows are for the quarantine, but max_quarantined allows 2 rows" in str(failed.step_failure_data.error)
+    assert "3 of 3 rows are for the quarantine, but max_quarantined allows 2 rows" in str(
+        failed.step_failure_data.error
+    )
     said = failed.step_failure_data.user_failure_data.metadata
     assert said["delta/audit/amount_is_positive/failed"].value == 3
     assert (len(lake.rows("money")), bad_ids(lake.table("money"))) == (2, [])

@@ -381,7 +381,12 @@ OF_SNAPSHOT = {"full_snapshot": True}
 OF_MARKER = {"delete_when": "gone"}
 VERSIONS: dict[str, tuple[str, pa.Table, dict[str, Any], pa.Table]] = {
     # What is refused, the remedy, and what the remedy makes of it.
-    "own column": ("Rename the column", BASE.append_column("valid_to", [["x"]]), {}, BASE.append_column("until", [["x"]])),
+    "own column": (
+        "Rename the column",
+        BASE.append_column("valid_to", [["x"]]),
+        {},
+        BASE.append_column("until", [["x"]]),
+    ),
     "no marker": ("Columns of the table", BASE, OF_MARKER, BASE.append_column("gone", [[True]])),
     "map": (
         "arrays of structs", BASE.append_column("m", pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))), {},
@@ -422,7 +427,9 @@ def test_versions_of_rows_in_a_table_of_another_kind(table: DeltaTable, tmp_path
     new = DeltaTable(tmp_path / "new")
     assert run(new, BASE, 1).outcome == "written"
     wider = pa.table({"id": [1], "at": [2], "v": ["b"], "w": ["x"]})
-    assert remedy_of(lambda: run(new, wider, 2)) == "Add the column with alter().add_column(), or add it to except_columns"
+    assert (
+        remedy_of(lambda: run(new, wider, 2)) == "Add the column with alter().add_column(), or add it to except_columns"
+    )
     assert "Select, rename or cast" in remedy_of(lambda: run(new, wider.select(["id", "at"]), 2))
     assert run(new, wider.drop_columns("w"), 2).outcome == "written"
     new.alter().add_columns("w string").commit()
