@@ -406,15 +406,20 @@ class Step:
             record = recorded.step
             if record is not None and record.unit_column == self.unit_column:
                 continue
-            if recorded.version is None and self._has_rows_of(before, recorded.name):
+            old_column = None if record is None else record.unit_column
+            is_renamed = old_column is not None and before.schema.find(old_column) is None
+            is_told_by_rows = recorded.version is None or is_renamed
+            if is_told_by_rows and self._has_rows_of(before, recorded.name):
                 continue
             undo = f"Undo them: DeltaTable({self.table.uri!r}).undo(unit={recorded.name!r}); then run the step again"
+            cause = "They were written before the step had this unit_column"
+            if is_told_by_rows:
+                gone = f"The table has no column {old_column!r}" if is_renamed else "The log does not hold their commit"
+                cause = f"{gone} any more, and no row names it"
             raise RedoNotPossibleError(
                 f"The rows that {recorded.name} wrote to {self.table.uri} may not name it in {self.unit_column!r}",
-                cause="The log does not hold their commit any more, and no row names it"
-                if recorded.version is None
-                else "They were written before the step had this unit_column",
-                remedy=REMEDY if recorded.version is None else undo,
+                cause=cause,
+                remedy=REMEDY if is_told_by_rows else undo,
                 unit=recorded.name,
             )
 

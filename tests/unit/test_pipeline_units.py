@@ -309,6 +309,19 @@ def test_a_column_that_comes_later_does_not_name_older_rows(tmp_path: Path) -> N
     assert ids_of(table) == [2]
 
 
+def test_a_column_that_was_renamed_still_names_the_rows(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    mapped: dict[str, Any] = {"options": {"properties": {"delta.columnMapping.mode": "name"}}}
+    write(table, 1, [1], unit_column="load_id", **mapped)
+    write(table, 1, [9], "tuesday", unit_column="load_id")
+    table.alter().rename_column("load_id", "batch_id").commit()
+    assert write(table, 2, [2], unit_column="batch_id").outcome == "replaced"
+    assert ids_of(table) == [2, 9]
+    table.alter().drop_columns("batch_id").commit()
+    with pytest.raises(RedoNotPossibleError, match=r"(?s)has no column 'load_id' any more.*Delete the unit's rows"):
+        step(table, 2, "tuesday", unit_column="batch_id", schema_mode="merge").run(not_asked)
+
+
 def test_rows_that_have_left_the_table_are_no_reason_to_refuse(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     write(table, 7, [1, 2])
