@@ -272,10 +272,11 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         partition_columns = (partition_by or ()) if before is None else before.partition_columns
         scopes: dict[str, Expression] = {}
         tied = False
+        appends = key if settings.write == "append" and exactly_once and not self._is_by_run(settings) else ()
         if selection is not None:
             selection.ensure_one_to_one(schema)
             if before is not None:
-                selection.ensure_same_windows(before)
+                selection.ensure_same_windows(before, appends)
             scopes = selection.scopes(schema)
             tied = _names(selection.columns) <= _names(partition_columns) and not is_moved
             _ensure_exact(settings, selection, partition_columns, is_tied=tied, exactly_once=exactly_once)
@@ -317,7 +318,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             options={
                 "partition_by": partition_by,
                 "properties": {
-                    **({} if selection is None else selection.windows(schema)),
+                    **({} if selection is None else selection.windows(schema, appends)),
                     **self.properties,
                     **settings.properties,
                 },
@@ -350,7 +351,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             return op_attempt(context, run, exactly_once=exactly_once)
         if not exactly_once:
             return None
-        by_run = (settings.unit or parse_choice("unit", self.unit, UNIT_KINDS)) == "run"
+        by_run = self._is_by_run(settings)
         if by_run and settings.write not in ADDING:
             raise InvalidRequestError(
                 f"unit='run' is for writes that add rows, and here write={settings.write!r}",
@@ -359,6 +360,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             )
         scopes = None if selection is None else {key: tied.get(key) for key in selection.keys}
         return run.attempt(asset_units(context.asset_key.path, run, scopes, write=settings.write, by_run=by_run))
+
+    def _is_by_run(self, settings: AssetSettings) -> bool:
+        """Whether each run is a unit, of those that add to one partition."""
+        return (settings.unit or parse_choice("unit", self.unit, UNIT_KINDS)) == "run"
 
     def _report(
         self,

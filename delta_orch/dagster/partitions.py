@@ -43,6 +43,8 @@ _AHEAD = timedelta(days=400)
 """How far into the future a definition without an end is looked at: past the next change of clocks."""
 _AROUND = timedelta(hours=2)
 _STEP = timedelta(minutes=5)
+_OF = "@"
+"""Between the column and the asset in the name of the property of an appending asset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +313,20 @@ class PartitionSelection:
         fields = self._fields(schema)
         return () if any(str(field.data_type).startswith("timestamp") for field in fields) else self.columns
 
-    def windows(self, schema: StructType) -> dict[str, str]:
+    def windows(self, schema: StructType, appends: Sequence[str] = ()) -> dict[str, str]:
         """The table property of each column of texts or numbers: the schedule of the windows that they stand for and
-        the format that they are written in, or `keys`. Dates and timestamps lie in windows of any length."""
+        the format that they are written in, or `keys`. Dates and timestamps lie in windows of any length. But an asset
+        that appends finds the rows of a window by its key, so its schedule is a property, too.
+
+        Args:
+            appends: The key of the asset, if it appends.
+        """
         properties: dict[str, str] = {}
         for made, dimension, field in zip(self.definitions, self.dimensions, self._fields(schema), strict=False):
             if not _holds_texts(field):
+                if appends and isinstance(made, dg.TimeWindowPartitionsDefinition):
+                    zone = f"; {made.timezone}" if str(field.data_type) == "timestamp" else ""
+                    properties[f"{WINDOWS}{field.name}{_OF}{'/'.join(appends)}"] = f"{made.cron_schedule}{zone}"
                 continue
             about = "keys"
             if isinstance(made, dg.TimeWindowPartitionsDefinition):
@@ -325,18 +335,18 @@ class PartitionSelection:
             properties[WINDOWS + field.name] = about
         return properties
 
-    def ensure_same_windows(self, snapshot: Snapshot) -> None:
-        """Check that the texts and numbers of a partition column stand for windows of this definition, by the property
-        of a table that an asset has created or taken for its own.
+    def ensure_same_windows(self, snapshot: Snapshot, appends: Sequence[str] = ()) -> None:
+        """Check that the values of a partition column stand for windows of this definition, by the property of a table
+        that an asset has created or taken for its own. `appends` is as for `windows`.
 
         Raises:
             InvalidRequestError: They stand for shorter windows, or longer ones: the definition was another when they
                 were written. No run would ever replace their rows, which would stay beside those of the new windows.
         """
-        for name, schedule in self.windows(snapshot.schema).items():
+        for name, schedule in self.windows(snapshot.schema, appends).items():
             recorded = snapshot.metadata.configuration.get(name, schedule)
             if recorded != schedule:
-                column = name.removeprefix(WINDOWS)
+                column = name.removeprefix(WINDOWS).partition(_OF)[0]
                 raise InvalidRequestError(
                     f"The column {column} of the table holds other partitions than those of the asset",
                     cause=f"They were {recorded!r} before and are {schedule!r} now: rows of the old ones would stay "

@@ -162,6 +162,33 @@ def test_the_windows_of_a_definition_change(tmp_path: Path, column: str) -> None
     assert "holds other partitions" in str(lake.fails(events(hourly), partition="2013-01-06-03:00"))
 
 
+def test_an_asset_that_appends_finds_rows_by_its_windows(tmp_path: Path) -> None:
+    """Its unit is the key: a week would replace the day of the same key, and leave the others beside its rows."""
+    lake = Lake(tmp_path)
+
+    def events(partitions_def: dg.PartitionsDefinition[str], days: list[int], **unit: str) -> dg.AssetsDefinition:
+        @dg.asset(
+            partitions_def=partitions_def, metadata={"partition_expr": "day", "write": "append", **unit}, name="added"
+        )
+        def added() -> pa.Table:
+            return pa.table({"day": [date(2013, 1, day) for day in days], "n": days})
+
+        return added
+
+    daily = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-20")
+    weekly = dg.WeeklyPartitionsDefinition("2013-01-01", end_date="2013-01-20")
+    for day in (6, 7):
+        lake.run(events(daily, [day]), partition=f"2013-01-0{day}")
+    assert "holds other partitions" in str(lake.fails(events(weekly, [6, 7]), partition="2013-01-06"))
+    lake.table("added").delete("day < '2014-01-01'")
+    lake.table("added").alter().set_properties({f"{WINDOWS}day@added": "0 0 * * 0"}).commit()
+    lake.run(events(weekly, [6, 7]), partition="2013-01-06")
+    assert sorted(row["n"] for row in lake.rows("added")) == [6, 7]
+    # Where each run adds to a partition, its windows do not matter.
+    lake.run(events(daily, [8], unit="run"), partition="2013-01-08")
+    assert sorted(row["n"] for row in lake.rows("added")) == [6, 7, 8]
+
+
 PARTITIONS = {
     "months": (dg.MonthlyPartitionsDefinition("2013-01-01", end_date="2014-01-01"), "2013-09-01"),
     "weeks": (dg.WeeklyPartitionsDefinition("2013-01-06", end_date="2014-01-01"), "2013-09-01"),
