@@ -119,7 +119,7 @@ def constant_of(node: Expression) -> Literal | None:
             return _sum(first, second, -1 if sign == "-" else 1)
         case Call("date_add" | "date_sub" as name, (first, second), "") if not isinstance(node, Operation):
             start = constant_of(first)
-            return start and days_after(start, constant_of(second), -1 if name == "date_sub" else 1)
+            return start and _moved(start, _days(constant_of(second)), -1 if name == "date_sub" else 1)
         case Operation("CAST", (child,), name):
             data_type = type_of(name)
         case Operation(name, (child,)) if name in _TYPES:
@@ -137,11 +137,9 @@ def _sum(first: Expression, second: Expression, sign: int) -> Literal | None:
     if isinstance(first, Operation) and first.name == "INTERVAL" and sign == 1:
         first, second = second, first
     start = constant_of(first)
-    if start is None or not isinstance(start.value, date):
-        return None
-    if isinstance(second, Operation) and second.name == "INTERVAL":
-        return interval_after(start, second.detail, sign)
-    return days_after(start, constant_of(second), sign)
+    is_interval = isinstance(second, Operation) and second.name == "INTERVAL"
+    step = interval_of(second.detail) if is_interval else _days(constant_of(second))
+    return None if start is None else _moved(start, step, sign)
 
 
 def _signed(sign: str, literal: Literal | None) -> Literal | None:
@@ -156,36 +154,24 @@ def _signed(sign: str, literal: Literal | None) -> Literal | None:
 
 
 def _cast(literal: Literal, data_type: DataType) -> Literal | None:
-    value = literal.value
-    if value is None:
-        return Literal(None, data_type)
-    if isinstance(value, str):
-        return _cast_text(value, data_type)
-    if isinstance(value, bool) or not isinstance(value, int | Decimal | float) or literal.data_type in INTEGRAL_RANGES:
+    value, is_text = literal.value, isinstance(literal.value, str)
+    if value is None or (is_text and data_type == STRING):
+        return Literal(value, data_type)
+    if is_text and data_type in PARSERS:
+        parsed = PARSERS[data_type](value)
+        if data_type in INTEGRAL_RANGES:
+            return _integral(parsed, data_type)
+        return Literal(round_to_float(parsed) if data_type == FLOAT else parsed, data_type)
+    is_number = isinstance(value, int | Decimal | float) and not isinstance(value, bool)
+    if not (is_text or is_number) or literal.data_type in INTEGRAL_RANGES:
         return None
-    return _cast_number(f"{value:f}" if isinstance(value, Decimal) else repr(value), data_type)
-
-
-def _cast_text(text: str, data_type: DataType) -> Literal | None:
-    if data_type == STRING:
-        return Literal(text, STRING)
-    if data_type not in PARSERS:
-        return _cast_number(text, data_type)
-    value = PARSERS[data_type](text)
-    if data_type in INTEGRAL_RANGES:
-        return _integral(value, data_type)
-    return Literal(round_to_float(value) if data_type == FLOAT else value, data_type)
-
-
-def _cast_number(text: str, data_type: DataType) -> Literal | None:
+    text = f"{value:f}" if isinstance(value, Decimal) else str(value)
     if len(text) > _MAX_NUMBER_CHARACTERS or not re.fullmatch(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
         return None
     if data_type in INTEGRAL_RANGES and re.fullmatch(r"-?\d+", text):
         return _integral(int(text), data_type)
-    if data_type == DOUBLE:
-        return Literal(float(text), DOUBLE)
-    if data_type == FLOAT:
-        return Literal(round_to_float(float(text)), FLOAT)
+    if data_type in (FLOAT, DOUBLE):
+        return Literal(round_to_float(float(text)) if data_type == FLOAT else float(text), data_type)
     return _decimal(Decimal(text), data_type) if isinstance(data_type, DecimalType) else None
 
 
@@ -215,19 +201,18 @@ _MICROS = {"WEEK": 604_800_000_000, "DAY": 86_400_000_000, "HOUR": 3_600_000_000
 _DAYS: tuple[DataType | None, ...] = (None, BYTE, SHORT, INTEGER)
 
 
-def days_after(start: Literal, days: Literal | None, sign: int) -> Literal | None:
-    """A date and a whole number of days; `sign` -1 goes back. None if it may not be a constant."""
-    if start.data_type != DATE or days is None or days.data_type not in _DAYS or type(days.value) is not int:
-        return None
-    return _after(start, timedelta(days=1), days.value * sign)
-
-
 class Interval(NamedTuple):
-    """An interval of months or of microseconds. `has_time`: it has a unit shorter than a day."""
+    """An interval of months or of microseconds.
+
+    Attributes:
+        has_time: It has a unit that is shorter than a day.
+        only_dates: It is a number of days, which Spark adds to dates only.
+    """
 
     months: int
     micros: int
     has_time: bool
+    only_dates: bool = False
 
 
 def interval_of(text: str) -> Interval | None:
@@ -252,35 +237,25 @@ def interval_of(text: str) -> Interval | None:
     return Interval(0, micros, not units_of <= {"DAY", "WEEK"})
 
 
-def interval_after(start: Literal, interval: str, sign: int) -> Literal | None:
-    """A date or time and an interval, as text has it without its first word. None as for `days_after`, and if the sum
-    of a date and an interval is a time."""
-    parsed = interval_of(interval)
-    if parsed is None or start.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+def _days(literal: Literal | None) -> Interval | None:
+    """A constant number of days beside a date. None if Spark adds no such number to a date."""
+    if literal is None or literal.data_type not in _DAYS or type(literal.value) is not int:
         return None
-    if parsed.months:
-        return months_after(start, parsed.months * sign)
-    if start.data_type == DATE and parsed.has_time:
-        return None
-    return _after(start, timedelta(microseconds=parsed.micros), sign)
+    return Interval(0, literal.value * _MICROS["DAY"], False, only_dates=True)
 
 
-def months_after(start: Literal, months: int) -> Literal | None:
-    """The same day of another month, or its last one."""
-    if not isinstance(start.value, date):
+def _moved(start: Literal, step: Interval | None, sign: int) -> Literal | None:
+    """A date or a time and an interval; `sign` -1 goes back. None if the sum may not be a constant: Spark has more
+    years than Python, and a date and hours are a time."""
+    value, kind = start.value, start.data_type
+    if step is None or not isinstance(value, date) or kind not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         return None
-    year, month = divmod(start.value.year * 12 + start.value.month - 1 + months, 12)
-    if not 1 <= year <= 9999:
+    if step.has_time if kind == DATE else step.only_dates:
         return None
-    day = min(start.value.day, monthrange(year, month + 1)[1])
-    return Literal(start.value.replace(year=year, month=month + 1, day=day), start.data_type)
-
-
-def _after(start: Literal, step: timedelta, count: int) -> Literal | None:
-    if not isinstance(start.value, date):
-        return None
+    year, month = divmod(value.year * 12 + value.month - 1 + step.months * sign, 12)
     try:
-        return Literal(start.value + step * count, start.data_type)
-    except OverflowError:
-        # Years that Spark can count with, and Python cannot.
+        if step.months:
+            value = value.replace(year=year, month=month + 1, day=min(value.day, monthrange(year, month + 1)[1]))
+        return Literal(value + timedelta(microseconds=step.micros * sign), kind)
+    except (OverflowError, ValueError):
         return None

@@ -6,14 +6,12 @@ others become a `Call` or an `Operation`, which every evaluator reads in the sam
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from decimal import Decimal
-from itertools import islice
 from typing import NamedTuple, NoReturn
 
+from delta_orch.expressions.constants import binary_of, constant_of, number_of
 from delta_orch.expressions.nodes import (
     And,
     Call,
@@ -30,7 +28,7 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
-from delta_orch.expressions.spark_literals import decimal_type_of, like_prefix, quote_identifier, quote_string
+from delta_orch.expressions.spark_literals import like_prefix, quote_identifier, quote_string
 from delta_orch.expressions.tokens import Refused, Tokens, Unreadable, name_of, text_of
 from delta_orch.expressions.tree import (
     COMPARISONS,
@@ -83,9 +81,6 @@ CLOCKS = frozenset({"curdate", "current_date", "current_timestamp", "localtimest
 _FURTHER_TYPES = frozenset({"GEOGRAPHY", "GEOMETRY", "TIME"})
 _LISTED_NUMBERS = r"\s*-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*+\s*\)"
 _LISTED_STRINGS = r"\s*'[^'\\]*+'(?:\s*,\s*'[^'\\]*+')*+\s*\)"
-_LISTED_VALUE = r"\s*(?:(-?[0-9]{1,18})|'([^'\\]*+)'|(?i:NULL))\s*,"
-_COMPARED = r"((?:\w+|`[^`]*`)(?:\.(?:\w+|`[^`]*`))*\s*(?:<=>|[<>!=]?=|<>|[<>])\s*)(?:-?[0-9]{1,18}|'[^'\\]*')"
-"""A column, a sign, and a plain constant."""
 _POSTFIX = frozenset({".", "[", "::", ":", "COLLATE"})
 
 Span = tuple[int, int]
@@ -175,59 +170,24 @@ class Reader(Tokens):
 
     def _chain(self, word: str, operand: Callable[[], Expression]) -> list[Expression]:
         """Operands with a word between them."""
-        start = self.start
         parts = [operand()]
-        while self.word == word:
+        while self.take(word):
             if len(parts) == 1:
-                self._count_tests(word, parts)
-            alike = self._alike(word, start, parts[-1])
-            parts += alike
-            self._count_tests(word, alike)
-            if self.take(word):
-                start = self.start
-                parts.append(operand())
-                self._count_tests(word, parts[-1:])
+                self._count_tests(word, parts[0])
+            parts.append(operand())
+            self._count_tests(word, parts[-1])
         return parts
 
-    def _count_tests(self, word: str, alike: Sequence[Expression]) -> None:
-        """Raises InvalidExpressionError: There are too many tests, those aside that become a list of values."""
-        match alike:
-            case [] | [And() | Or()]:
+    def _count_tests(self, word: str, operand: Expression) -> None:
+        """Raises InvalidExpressionError: There are too many tests. Those that become a list of values do not count."""
+        match operand:
+            case And() | Or():
                 return  # its own operands were counted
-            case [Comparison("=" | "!=" as op, Column(), Literal()), *_] if (op == "=") == (word == "OR"):
+            case Comparison("=" | "!=" as op, Column(), Literal()) if (op == "=") == (word == "OR"):
                 return
-        self.tests += len(alike)
+        self.tests += 1
         if self.tests > MAX_TERMS:
             raise too_many_terms(self.tests, MAX_TERMS)
-
-    def _alike(self, word: str, start: int, first: Expression) -> list[Expression]:
-        """The next operands, if they differ from the previous one only in a plain constant. Generated text has
-        thousands of them, and reading them token by token would be slow."""
-        match first:
-            case Comparison(op, Column() as column, Literal(int() | str())):
-                head = re.fullmatch(_COMPARED, self.source[start : self.ended])
-            case _:
-                return []
-        if head is None:
-            return []
-        # The token after an operand must not bind to its constant.
-        behind = r"AND|OR" if word == "AND" else "OR"
-        one = rf"\s+(?i:{word})\s+{re.escape(head[1])}(-?[0-9]{{1,18}}|'[^'\\]*+')(?=\s+(?i:{behind})\b|\s*\)|\s*\Z)"
-        run = re.compile(rf"(?:{one})++").match(self.source, self.ended)
-        if run is None:
-            return []
-        mention, operands = self.mentions[-1], list[Expression]()
-        # Too many are refused before all of them are made.
-        most = None if op in ("=", "!=") else MAX_TERMS + 1
-        for item in islice(re.compile(one).finditer(self.source, *run.span()), most):
-            text = item[1]
-            shift = item.start(1) - len(head[1]) - start
-            self.mentions.append(
-                Mention(mention.start + shift, column, [(begin + shift, end + shift) for begin, end in mention.spans])
-            )
-            operands.append(Comparison(op, column, Literal(text[1:-1] if text[0] == "'" else int(text))))
-        self.go_to(run.end())
-        return operands
 
     def _negation(self) -> Expression:
         before = self.depth
@@ -314,16 +274,8 @@ class Reader(Tokens):
         values: list[Expression] = []
         if self.word == ")":
             raise Unreadable("A list is empty")
-        plain = re.compile(_LISTED_VALUE).match
+        words = self.words
         while True:
-            position = self.start
-            while (item := plain(self.source, position)) is not None:
-                number, text = item.groups()
-                values.append(Literal(int(number) if number else text))
-                position = item.end()
-            if position > self.start:
-                self.go_to(position)
-            words = self.words
             value = self.expression()
             constant = _operand(value)
             if isinstance(constant, Literal):
@@ -332,7 +284,7 @@ class Reader(Tokens):
             if self.take(")"):
                 return tuple(values)
             self.expect(",")
-            self.words = words
+            words = self.words
 
     def _listed(self) -> Constants | None:
         """The constants up to the parenthesis that closes a list, where all are plain numbers or plain strings."""
@@ -414,15 +366,7 @@ class Reader(Tokens):
 
     def _number(self, sign: str = "") -> Literal:
         text = sign + self.advance()
-        digits = text.removeprefix("-")
-        if digits.isdigit() and len(digits) < 19:
-            return Literal(int(text))
-        if digits.replace(".", "", 1).isdigit() and "." in digits and len(digits) < 40:
-            value = Decimal(text)
-            return Literal(value, decimal_type_of(value))
-        from delta_orch.expressions.constants import number_of
-
-        return number_of(text)
+        return Literal(int(text)) if text.isdigit() and len(text) < 19 else number_of(text)
 
     def _primary(self) -> Expression:
         start = self.start
@@ -437,8 +381,6 @@ class Reader(Tokens):
             case "word" | "quoted":
                 node = self.named()
             case "hex":
-                from delta_orch.expressions.constants import binary_of
-
                 node = binary_of(self.advance()[2:-1])
             case _:
                 node = self._enclosed()
@@ -789,7 +731,5 @@ def _operand(node: Expression) -> Column | Literal | None:
     if isinstance(node, Column | Literal):
         return node
     if isinstance(node, Call):
-        from delta_orch.expressions.constants import constant_of
-
         return constant_of(node)
     return None

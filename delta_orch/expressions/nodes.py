@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, overload
+from typing import Any, overload
 
 from delta_orch.protocol.types import DataType
 
@@ -21,67 +21,6 @@ class Expression:
     """Base of all nodes. They compare by value and can be pickled."""
 
     __slots__ = ()
-
-
-class _Composite(Expression):
-    """A node with operands. It is compared, hashed and printed without recursion, however deep it is."""
-
-    __slots__ = ()
-    __match_args__: ClassVar[tuple[str, ...]] = ()
-
-    def __eq__(self, other: object) -> bool:
-        if self.__class__ is not other.__class__:
-            return NotImplemented
-        return self is other or _parts(self) == _parts(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(_parts(self)))
-
-    def __repr__(self) -> str:
-        return "".join(_printed(self))
-
-
-def _parts(root: object) -> list[object]:
-    """A tree as a flat list, which tells it from every other tree: each node comes before its operands."""
-    parts: list[object] = []
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, _Composite):
-            parts.append(type(node))
-            waiting.extend(getattr(node, name) for name in node.__match_args__)
-        elif isinstance(node, tuple | Constants):
-            parts.append(len(node))
-            waiting.extend(node)
-        else:
-            parts.append(node)
-    return parts
-
-
-def _printed(root: object) -> list[str]:
-    printed: list[str] = []
-    waiting: list[tuple[bool, object]] = [(True, root)]
-    while waiting:
-        is_node, node = waiting.pop()
-        pieces: list[tuple[bool, object]]
-        if not is_node:
-            printed.append(str(node))
-            continue
-        if isinstance(node, _Composite):
-            pieces = [(False, f"{type(node).__name__}(")]
-            for number, name in enumerate(node.__match_args__):
-                pieces += [(False, f"{', ' if number else ''}{name}="), (True, getattr(node, name))]
-            pieces.append((False, ")"))
-        elif isinstance(node, tuple | Constants):
-            pieces = [(False, "(")]
-            for number, item in enumerate(node):
-                pieces += [(False, ", " if number else ""), (True, item)]
-            pieces.append((False, ",)" if len(node) == 1 else ")"))
-        else:
-            printed.append(repr(node))
-            continue
-        waiting.extend(reversed(pieces))
-    return printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +40,8 @@ class Literal(Expression):
     data_type: DataType | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Comparison(_Composite):
+@dataclass(frozen=True, slots=True)
+class Comparison(Expression):
     """`op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `<=>` (null-safe equality). `fills`: a `char` and a constant are
     compared as if both had one length, as everywhere but in BETWEEN."""
 
@@ -114,7 +53,8 @@ class Comparison(_Composite):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Constants(Sequence[Literal]):
-    """Literals of one type. They are kept as plain values, for a million nodes take seconds to make."""
+    """Literals of one type, equal to a tuple of them. Plain values stand for them, because a million nodes take seconds
+    to make."""
 
     values: Sequence[Constant]
     data_type: DataType | None = None
@@ -124,6 +64,15 @@ class Constants(Sequence[Literal]):
 
     def __iter__(self) -> Iterator[Literal]:
         return (Literal(value, self.data_type) for value in self.values)
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, tuple | Constants) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
     @overload
     def __getitem__(self, index: int) -> Literal: ...
@@ -135,45 +84,45 @@ class Constants(Sequence[Literal]):
         return Literal(self.values[index], self.data_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class In(_Composite):
+@dataclass(frozen=True, slots=True)
+class In(Expression):
     """`child IN (values)`."""
 
     child: Expression
     values: tuple[Literal, ...] | Constants
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class IsNull(_Composite):
+@dataclass(frozen=True, slots=True)
+class IsNull(Expression):
     """`child IS NULL`."""
 
     child: Expression
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StartsWith(_Composite):
+@dataclass(frozen=True, slots=True)
+class StartsWith(Expression):
     """`child LIKE 'prefix%'`."""
 
     child: Expression
     prefix: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Not(_Composite):
+@dataclass(frozen=True, slots=True)
+class Not(Expression):
     """`NOT child`."""
 
     child: Expression
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class And(_Composite):
+@dataclass(frozen=True, slots=True)
+class And(Expression):
     """All of `children` with AND between."""
 
     children: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Or(_Composite):
+@dataclass(frozen=True, slots=True)
+class Or(Expression):
     """All of `children` with OR between."""
 
     children: tuple[Expression, ...]
@@ -190,38 +139,38 @@ class Opaque(Expression):
     columns: tuple[Column, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Coerced(_Composite):
+@dataclass(frozen=True, slots=True)
+class Coerced(Expression):
     """A resolved predicate that Spark evaluates with a cast of a column, or that looks into an array or a map."""
 
     predicate: Expression
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Cast(_Composite):
+@dataclass(frozen=True, slots=True)
+class Cast(Expression):
     """A value in another type, under ANSI: one that does not fit raises. No text becomes one: a verb builds it."""
 
     value: Expression
     data_type: DataType
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class MakeStruct(_Composite):
+@dataclass(frozen=True, slots=True)
+class MakeStruct(Expression):
     """A struct of values, by name and never null. No text becomes one: a verb builds it."""
 
     fields: tuple[tuple[str, Expression], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Choice(_Composite):
+@dataclass(frozen=True, slots=True)
+class Choice(Expression):
     """`CASE WHEN condition THEN value … END`: the value of the first condition that is true, null where none is. No
     text becomes one: a verb builds it of resolved parts."""
 
     branches: tuple[tuple[Expression, Expression], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Call(_Composite):
+@dataclass(frozen=True, slots=True)
+class Call(Expression):
     """A function by its name in lower case, as text calls it. It stands inside `Opaque` only, where an engine reads it.
 
     Attributes:
@@ -238,7 +187,7 @@ class Call(_Composite):
     depth: int = field(default=1, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Operation(Call):
     """An operation with its own syntax, named as in text: an operator by its sign, `CAST` with its type, `CASE`,
     `LIKE`."""

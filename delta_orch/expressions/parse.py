@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.constants import constant_of
 from delta_orch.expressions.grammar import CLOCKS, Mention, Reader
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Opaque
 from delta_orch.expressions.tokens import Refused, Unreadable
@@ -50,8 +51,6 @@ def parse_value(text: str) -> Expression:
 
 def _value(text: str, reader: Reader, found: Expression) -> Expression:
     if isinstance(found, Call):
-        from delta_orch.expressions.constants import constant_of
-
         found = constant_of(found) or found
     if isinstance(found, Column) or (isinstance(found, Literal) and found.data_type != TIMESTAMP):
         return found

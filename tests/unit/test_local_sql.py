@@ -61,7 +61,7 @@ def test_strings_that_are_hard_to_quote() -> None:
     [
         ("nmae", ColumnNotFoundError, "Did you mean name"),
         ("CASE WHEN NULL THEN 1 END", InvalidExpressionError, "not a predicate"),
-        ("concat(NULL, array(id))", UnsupportedExpressionError, "concat of an array and NULL"),
+        ("concat(NULL, array(id))", UnsupportedExpressionError, "CAST from array<long> to string"),
         ("name LIKE 'a\\\\'", InvalidExpressionError, "LIKE pattern"),
         ("array(id) / 1.5", UnsupportedExpressionError, "arithmetic on array"),
         ("1.5 / DATE '2024-01-01'", UnsupportedExpressionError, "arithmetic on date"),

@@ -18,9 +18,16 @@ from delta_orch.engines.local.duckdb_query import (
     rows_together,
 )
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import Scalars
-from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, qualified, struct_field, unsupported
+from delta_orch.engines.local.sql_types import (
+    Source,
+    Typed,
+    is_atomic,
+    qualified,
+    struct_field,
+    unsupported,
+    widen,
+)
 from delta_orch.engines.scan_plan import ensure_distinct
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import free_name

@@ -10,19 +10,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any, Protocol
 
-from delta_orch.engines.local.sql_casts import as_text, cast, cast_target, choose, error, finite, in_years, short, widen
 from delta_orch.engines.local.sql_types import (
     MOMENTS,
     Typed,
+    as_text,
+    cast,
+    cast_target,
+    choose,
     common_type,
     common_type_of,
+    error,
+    finite,
+    in_years,
     is_atomic,
     is_number,
+    sign_changed,
     struct_of,
     unsupported,
+    widen,
 )
 from delta_orch.expressions.constants import CASTS, interval_of
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
@@ -70,6 +77,8 @@ def named(scalars: Scalars, call: Call) -> Typed:
         if name not in FUNCTIONS_WITH_WORD:
             raise unsupported(f"the function {name[:100]} with {call.detail[:40]}")
         return FUNCTIONS_WITH_WORD[name](scalars, call)
+    if len(arguments) < 3 and name in _LAST_ARGUMENTS:
+        arguments = (*arguments, Literal(_LAST_ARGUMENTS[name]))
     if name in FUNCTIONS:
         least, most, function = FUNCTIONS[name]
         if not least <= len(arguments) <= most:
@@ -135,6 +144,29 @@ def _only(*takes: DataType) -> Callable[[Scalars, Expression], str]:
     return argument
 
 
+def _constant_text(scalars: Scalars, node: Expression) -> str:
+    return quote_duckdb_string(constant(scalars, node, str, "a function of texts"))
+
+
+def _filling(scalars: Scalars, node: Expression) -> str:
+    """A constant text of at least one character."""
+    if node == Literal(""):
+        raise unsupported("a function of an empty text")
+    return _constant_text(scalars, node)
+
+
+def _count(least: int) -> Callable[[Scalars, Expression], str]:
+    """A constant number of characters, or a place."""
+
+    def count(scalars: Scalars, node: Expression) -> str:
+        number = constant(scalars, node, int, "a function of texts")
+        if not least <= number <= 65_535:
+            raise unsupported(f"a function of texts with the number {number}")
+        return str(number)
+
+    return count
+
+
 _binary = _only(STRING, BINARY, VOID)
 _KINDS: dict[str, Callable[[Scalars, Expression], str]] = {
     "any": lambda scalars, node: scalars.scalar(node).sql,
@@ -146,6 +178,10 @@ _KINDS: dict[str, Callable[[Scalars, Expression], str]] = {
     "floating": _only(FLOAT, DOUBLE),
     "int": _integer(INTEGER),
     "long": _integer(LONG),
+    "constant": _constant_text,
+    "filling": _filling,
+    "width": _count(0),
+    "place": _count(1),
 }
 
 
@@ -199,7 +235,7 @@ def _absolute(scalars: Scalars, arguments: _Arguments) -> Typed:
     value = scalars.scalar(arguments[0])
     if not is_number(value.data_type):
         raise unsupported(f"abs of {value.data_type}")
-    return Typed(f"abs({short(value)})", value.data_type)
+    return Typed(f"abs({sign_changed(value)})", value.data_type)
 
 
 def _rounded(scalars: Scalars, arguments: _Arguments) -> Typed:
@@ -207,15 +243,12 @@ def _rounded(scalars: Scalars, arguments: _Arguments) -> Typed:
     digits = constant(scalars, arguments[1], int, "round") if len(arguments) > 1 else 0
     value = cast(value, DOUBLE) if value.data_type == STRING else value
     kind = value.data_type
-    if kind in INTEGRAL_RANGES:
-        near = f"CAST(round(CAST({value.sql} AS DECIMAL(20,0)), {digits}) AS {duckdb_type(kind)})"
-        return Typed(value.sql if digits >= 0 else near, kind)
-    if isinstance(kind, DecimalType):
-        scale = max(min(kind.scale, digits), 0)
-        before = max(kind.precision - kind.scale, -digits) + 1
-        target = DecimalType(min(before + scale, MAX_DECIMAL_DIGITS), scale)
-        number = value.sql if digits >= 0 else f"round({value.sql}, {digits})"
-        return Typed(f"CAST({number} AS {duckdb_type(target)})", target)
+    if digits >= 0 and kind in INTEGRAL_RANGES:
+        return value
+    if digits >= 0 and isinstance(kind, DecimalType):
+        scale = min(kind.scale, digits)
+        target = DecimalType(min(kind.precision - kind.scale + 1 + scale, MAX_DECIMAL_DIGITS), scale)
+        return Typed(f"CAST({value.sql} AS {duckdb_type(target)})", target)
     if kind in (FLOAT, DOUBLE) and 0 <= digits <= 15:
         # By its shortest decimal, as Java does; a number this large has no fraction to round.
         decimal = f"CAST(CAST({value.sql} AS VARCHAR) AS DECIMAL(38,{digits}))"
@@ -266,28 +299,9 @@ def _changed_case(function: str) -> _Function:
     return lambda scalars, arguments: Typed(_cased(function, text(scalars, arguments[0])), STRING)
 
 
-def case_blind_like(scalars: Scalars, arguments: _Arguments) -> Typed:
-    """`ILIKE` with a constant pattern of plain letters."""
-    pattern = constant(scalars, arguments[1], str, "ILIKE")
-    if "\\" in pattern:
-        raise unsupported("ILIKE with an escape")
-    subject = _cased("lower", text(scalars, arguments[0]))
-    return Typed(f"({subject} LIKE {_cased('lower', quote_duckdb_string(pattern))} ESCAPE '\\')", BOOLEAN)
-
-
 def concatenated(scalars: Scalars, arguments: _Arguments) -> Typed:
-    """`concat` and `||`, of texts or of arrays."""
-    values = [scalars.scalar(argument) for argument in arguments]
-    if not any(isinstance(value.data_type, ArrayType) for value in values):
-        return Typed(f"({chain(' || ', list(map(as_text, values)))})", STRING)
-    kind = common_type_of([value.data_type for value in values])
-    # Spark refuses a null of no type beside arrays.
-    if not isinstance(kind, ArrayType) or any(value.data_type == VOID for value in values):
-        raise unsupported("concat of an array and NULL or another type")
-    arrays = [widen(value, kind).sql for value in values]
-    # DuckDB takes an array that is null for an empty one.
-    are_there = " AND ".join(f"{array} IS NOT NULL" for array in arrays)
-    return Typed(f"CASE WHEN {are_there} THEN {reduce('list_concat({}, {})'.format, arrays)} END", kind)
+    """`concat` and `||` of texts."""
+    return Typed(f"({chain(' || ', [text(scalars, argument) for argument in arguments])})", STRING)
 
 
 def _concat_ws(scalars: Scalars, arguments: _Arguments) -> Typed:
@@ -311,17 +325,6 @@ def _trimmed_of(scalars: Scalars, call: Call) -> Typed:
     return _trimmed(function)(scalars, call.arguments[::-1])
 
 
-def _padded(function: str) -> _Function:
-    def pad(scalars: Scalars, arguments: _Arguments) -> Typed:
-        width = constant(scalars, arguments[1], int, function)
-        filling = constant(scalars, arguments[2], str, function) if len(arguments) > 2 else " "
-        if not filling or not 0 <= width <= 65_535:
-            raise unsupported(f"{function} with nothing to fill with, or beyond 65,535 characters")
-        return Typed(f"{function}({text(scalars, arguments[0])}, {width}, {quote_duckdb_string(filling)})", STRING)
-
-    return pad
-
-
 def _substring(scalars: Scalars, arguments: _Arguments) -> Typed:
     subject = text(scalars, arguments[0])
     numbers = [scalars.scalar(argument) for argument in arguments[1:]]
@@ -335,23 +338,6 @@ def _substring(scalars: Scalars, arguments: _Arguments) -> Typed:
     part = f"substring({subject}, greatest({begin}, 0) + 1, greatest({count}, 0))"
     is_null = " OR ".join(f"{value} IS NULL" for value in (subject, start, *count_of))
     return Typed(f"CASE WHEN {is_null} THEN NULL ELSE {part} END", STRING)
-
-
-def _replaced(scalars: Scalars, arguments: _Arguments) -> Typed:
-    old, new = (constant(scalars, argument, str, "replace") for argument in (*arguments[1:], Literal(""))[:2])
-    if not old:
-        raise unsupported("replace of an empty text")
-    return Typed(
-        f"replace({text(scalars, arguments[0])}, {quote_duckdb_string(old)}, {quote_duckdb_string(new)})", STRING
-    )
-
-
-def _split_part(scalars: Scalars, arguments: _Arguments) -> Typed:
-    delimiter = constant(scalars, arguments[1], str, "split_part")
-    index = constant(scalars, arguments[2], int, "split_part")
-    if not delimiter or index < 1:
-        raise unsupported("split_part without a delimiter, or from the end")
-    return Typed(f"split_part({text(scalars, arguments[0])}, {quote_duckdb_string(delimiter)}, {index})", STRING)
 
 
 def _sha2(scalars: Scalars, arguments: _Arguments) -> Typed:
@@ -457,8 +443,8 @@ def _map(scalars: Scalars, arguments: _Arguments) -> Typed:
     return Typed(f"MAP([{keys}], [{items}])", MapType(key, kind, True))
 
 
-def struct(scalars: Scalars, arguments: _Arguments) -> Typed:
-    """`struct` and `(a, b)`. A value that has no name gets one by its place."""
+def _struct_of(scalars: Scalars, arguments: _Arguments) -> Typed:
+    """`struct`. A value that has no name gets one by its place."""
     fields = []
     for number, part in enumerate(arguments, 1):
         match part:
@@ -498,10 +484,9 @@ def _array_contains(scalars: Scalars, arguments: _Arguments) -> Typed:
     kind = array.data_type.element_type if isinstance(array.data_type, ArrayType) else VOID
     if not is_atomic(kind) or kind in (FLOAT, DOUBLE, VOID):
         raise unsupported(f"array_contains of {array.data_type}")
-    if {kind, value.data_type} <= {*INTEGRAL_RANGES}:
-        kind = common_type(kind, value.data_type)
-        array = widen(array, ArrayType(kind))
-    elif kind != value.data_type:
+    if kind != value.data_type and (
+        not {kind, value.data_type} <= {*INTEGRAL_RANGES} or kind != common_type(kind, value.data_type)
+    ):
         raise unsupported(f"array_contains of {array.data_type} and {value.data_type}")
     item = widen(value, kind).sql
     otherwise = f"CASE WHEN list_count({array.sql}) = length({array.sql}) THEN FALSE END"
@@ -526,6 +511,10 @@ TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "startswith": (("text", "text"), "starts_with({0}, {1})", BOOLEAN),
     "endswith": (("text", "text"), "ends_with({0}, {1})", BOOLEAN),
     "contains": (("text", "text"), "contains({0}, {1})", BOOLEAN),
+    "lpad": (("text", "width", "filling"), "lpad({0}, {1}, {2})", STRING),
+    "rpad": (("text", "width", "filling"), "rpad({0}, {1}, {2})", STRING),
+    "replace": (("text", "filling", "constant"), "replace({0}, {1}, {2})", STRING),
+    "split_part": (("text", "filling", "place"), "split_part({0}, {1}, {2})", STRING),
     "md5": (("binary",), "md5({0})", STRING),
     **{name: (("day",), _PART.format(name), INTEGER) for name in ("year", "quarter", "month", "day")},
     **{name: (("day",), _PART.format(name), INTEGER) for name in ("dayofyear", "weekofyear")},
@@ -565,18 +554,14 @@ FUNCTIONS: dict[str, tuple[int, int, _Function]] = {
     "trim": (1, 2, _trimmed("trim")),
     "ltrim": (1, 2, _trimmed("ltrim")),
     "rtrim": (1, 2, _trimmed("rtrim")),
-    "lpad": (2, 3, _padded("lpad")),
-    "rpad": (2, 3, _padded("rpad")),
     "substring": (2, 3, _substring),
-    "replace": (2, 3, _replaced),
-    "split_part": (3, 3, _split_part),
     "sha2": (2, 2, _sha2),
     "trunc": (2, 2, _truncated_date),
     "date_trunc": (2, 2, _truncated_moment),
     "date_format": (2, 2, _date_format),
     "array": (0, _MANY, _array),
     "map": (0, _MANY, _map),
-    "struct": (1, _MANY, struct),
+    "struct": (1, _MANY, _struct_of),
     "named_struct": (2, _MANY, _named_struct),
     "size": (1, 1, _size),
     "array_contains": (2, 2, _array_contains),
@@ -586,6 +571,9 @@ FUNCTIONS: dict[str, tuple[int, int, _Function]] = {
 
 FUNCTIONS_WITH_WORD: dict[str, Callable[[Scalars, Call], Typed]] = {"extract": _extracted, "trim": _trimmed_of}
 """Functions with a word among their arguments, which is `Call.detail`."""
+
+_LAST_ARGUMENTS = {"lpad": " ", "replace": "", "rpad": " "}
+"""The last of three arguments, where it is left out."""
 
 _ALIASES = {
     "cardinality": "size", "ceiling": "ceil", "char_length": "length", "character_length": "length",

@@ -10,32 +10,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from delta_orch.engines.local.sql_casts import (
+from delta_orch.engines.local.sql_functions import concatenated, named, shifted, text
+from delta_orch.engines.local.sql_types import (
+    Typed,
+    arithmetic_type,
     as_boolean,
     as_text,
     cast,
     cast_target,
     choose,
-    error,
-    literal_value,
-    null_of,
-    short,
-    widen,
-)
-from delta_orch.engines.local.sql_functions import case_blind_like, concatenated, named, shifted, struct, text
-from delta_orch.engines.local.sql_types import (
-    Typed,
-    arithmetic_type,
     common_type,
     common_type_of,
     decimal_operand,
     ensure_computable,
+    error,
     has_equality,
     is_atomic,
     is_number,
+    literal_value,
+    null_of,
+    sign_changed,
     struct_field,
     struct_of,
     unsupported,
+    widen,
 )
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.clock import time_told
@@ -250,9 +248,7 @@ class Scalars:
         constants = [value for other in others if isinstance(value := constant_of(other), Literal)]
         if len(constants) == len(others):
             return self._in(self.scalar(first), tuple(constants))
-        child, *values = map(self.scalar, node.arguments)
-        # Spark compares structs by the places of their fields, where these have the same types.
-        return self._any_equal([child, *(cast(v, child.data_type) if _is_alike(v, child) else v for v in values)])
+        return self._any_equal(list(map(self.scalar, node.arguments)))
 
     def _in(self, child: Typed, values: tuple[Literal, ...] | Constants) -> Typed:
         """`IN` a list of constants."""
@@ -304,18 +300,6 @@ class Scalars:
         quoted = f"{quote_duckdb_string(literal.value)} ESCAPE {quote_duckdb_string(escape)}"
         return Typed(f"({text(self, subject)} LIKE {quoted})", BOOLEAN)
 
-    def like_several(self, node: Operation) -> Typed:
-        """`LIKE ANY (…)` and `LIKE ALL (…)`, and so ILIKE."""
-        operator, which = node.name.split(" ")
-        subject, *patterns = node.arguments
-        tests = [self.scalar(Operation(operator, (subject, pattern))).sql for pattern in patterns]
-        return Typed(f"({(' OR ' if which == 'ANY' else ' AND ').join(tests)})", BOOLEAN)
-
-    def case_blind_like(self, node: Operation) -> Typed:
-        if node.detail:
-            raise unsupported("ILIKE with an escape")
-        return case_blind_like(self, node.arguments)
-
     # --- choices
 
     def case(self, node: Operation) -> Typed:
@@ -362,8 +346,6 @@ class Scalars:
         kind = arithmetic_type(left, right, describe(node))
         if kind in (FLOAT, DOUBLE):
             return _guarded("%", widen(left, kind), widen(right, kind), kind)
-        if isinstance(kind, DecimalType):
-            return _decimal_remainder(left, right)
         left, right, kind = self._integrals(node.arguments, describe(node))
         return _guarded("%", left, right, kind)
 
@@ -394,13 +376,6 @@ class Scalars:
 
     def cast(self, node: Operation) -> Typed:
         return cast(self.scalar(node.arguments[0]), cast_target(node.detail))
-
-
-def _is_alike(value: Typed, other: Typed) -> bool:
-    """Whether both are structs whose fields have the same types, under whatever names."""
-    sides = [one.data_type for one in (value, other) if isinstance(one.data_type, StructType)]
-    kinds = [[field.data_type for field in side] for side in sides]
-    return len(kinds) == 2 and kinds[0] == kinds[1]
 
 
 def describe(node: Expression) -> str:
@@ -516,17 +491,6 @@ def _decimal_quotient(left: Typed, right: Typed, what: str) -> Typed:
     return _rounded_quotient(n, d, shift, target)
 
 
-def _decimal_remainder(left: Typed, right: Typed) -> Typed:
-    """`%`, with the sign of the left side."""
-    a, b = _decimal_operands(left, right)
-    scale = max(a.scale, b.scale)
-    least, most = sorted(kind.precision - kind.scale + scale for kind in (a, b))
-    if most > MAX_DECIMAL_DIGITS:
-        raise unsupported(f"a remainder of {most} digits")
-    wide = DecimalType(most, scale)
-    return _guarded("%", widen(left, wide), widen(right, wide), DecimalType(least, scale))
-
-
 def _digits_of(decimal: str) -> str:
     """A decimal without its point."""
     return f"CAST(replace(CAST({decimal} AS VARCHAR), '.', '') AS HUGEINT)"
@@ -592,7 +556,7 @@ def _minus(scalars: Scalars, child: Expression) -> Typed:
     value = scalars.scalar(child)
     value = widen(value, DOUBLE) if value.data_type == VOID else value
     if value.data_type in (FLOAT, DOUBLE) or isinstance(value.data_type, DecimalType):
-        return Typed(f"(-{short(value)})", value.data_type)
+        return Typed(f"(-{sign_changed(value)})", value.data_type)
     if value.data_type in INTEGRAL_RANGES:
         kind = duckdb_type(value.data_type)
         return Typed(f"CAST(subtract(CAST(0 AS {kind}), {value.sql}) AS {kind})", value.data_type)
@@ -642,8 +606,6 @@ OPERATIONS: dict[str, _Rule] = {
     "IN": Scalars.membership,
     "BETWEEN": Scalars.between,
     "LIKE": Scalars.like,
-    "ILIKE": Scalars.case_blind_like,
-    **{f"{name} {which}": Scalars.like_several for name in ("LIKE", "ILIKE") for which in ("ANY", "ALL")},
     "CASE": Scalars.case,
     "CASE OF": Scalars.case,
     "+": _signed(Scalars.arithmetic, _plus),
@@ -660,5 +622,4 @@ OPERATIONS: dict[str, _Rule] = {
     "CAST": Scalars.cast,
     ".": lambda scalars, node: struct_field(scalars.scalar(node.arguments[0]), node.detail),
     "[]": lambda scalars, node: _element(scalars, *node.arguments),
-    "()": lambda scalars, node: struct(scalars, node.arguments),
 }
