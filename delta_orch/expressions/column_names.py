@@ -30,12 +30,12 @@ def resolve_column_names(names: Sequence[str], schema: StructType, what: str) ->
     return tuple(resolved)
 
 
-def free_name(wanted: str, taken: Iterable[str]) -> str:
+def free_name(name: str, used_names: Iterable[str]) -> str:
     """A name for a column of ours beside those of the user, which may have any."""
-    folded = {name.lower() for name in taken}
-    while wanted.lower() in folded:
-        wanted += "_"
-    return wanted
+    folded = {used.lower() for used in used_names}
+    while name.lower() in folded:
+        name += "_"
+    return name
 
 
 def ensure_sequence_of_names(names: Sequence[str], what: str) -> None:

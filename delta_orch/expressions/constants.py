@@ -137,8 +137,10 @@ def _sum(first: Expression, second: Expression, sign: int) -> Literal | None:
     if isinstance(first, Operation) and first.name == "INTERVAL" and sign == 1:
         first, second = second, first
     start = constant_of(first)
-    is_interval = isinstance(second, Operation) and second.name == "INTERVAL"
-    step = interval_of(second.detail) if is_interval else _days(constant_of(second))
+    if isinstance(second, Operation) and second.name == "INTERVAL":
+        step = interval_of(second.detail)
+    else:
+        step = _days(constant_of(second))
     return None if start is None else _moved(start, step, sign)
 
 

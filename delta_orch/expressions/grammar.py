@@ -223,10 +223,10 @@ class Reader(Tokens):
             raise self.unexpected()
         return left
 
-    def _negated(self, is_negated: bool, found: Expression, start: int) -> Expression:
+    def _negated(self, is_negated: bool, operand: Expression, start: int) -> Expression:
         if not is_negated:
-            return found
-        return self.operation("NOT", start, found) if isinstance(found, Call) else Not(found)
+            return operand
+        return self.operation("NOT", start, operand) if isinstance(operand, Call) else Not(operand)
 
     def _test(self, child: Expression, start: int) -> Expression:
         if self.word not in ("NULL", "TRUE", "FALSE", "UNKNOWN"):
@@ -401,22 +401,22 @@ class Reader(Tokens):
             raise Unreadable("An operand is missing")
         return values[0] if len(values) == 1 else self.operation("()", start, *values)
 
-    def _postfix(self, found: Expression, start: int) -> Expression:
+    def _postfix(self, node: Expression, start: int) -> Expression:
         while self.word in _POSTFIX:
             match self.advance():
                 case ".":
-                    found = self.operation(".", start, found, detail=self.name())
+                    node = self.operation(".", start, node, detail=self.name())
                 case "[":
                     index = self.value()
                     self.expect("]")
-                    found = self.operation("[]", start, found, index)
+                    node = self.operation("[]", start, node, index)
                 case "::":
-                    found = self.operation("CAST", start, found, detail=self.type_name())
+                    node = self.operation("CAST", start, node, detail=self.type_name())
                 case ":":
-                    found = self.operation(":", start, found, detail=self.json_path())
+                    node = self.operation(":", start, node, detail=self.json_path())
                 case _:
-                    found = self.operation("COLLATE", start, found, detail=quote_identifier(self.name()))
-        return found
+                    node = self.operation("COLLATE", start, node, detail=quote_identifier(self.name()))
+        return node
 
     # Names, and what begins with one
 
@@ -696,18 +696,18 @@ class Reader(Tokens):
 
     # Results
 
-    def predicate(self, found: Expression) -> Expression:
+    def predicate(self, node: Expression) -> Expression:
         """The parsed expression for the planner. A part without a node of its own becomes its text."""
-        match found:
+        match node:
             case Call():
-                return _operand(found) or self.opaque(found.start, found.end)
+                return _operand(node) or self.opaque(node.start, node.end)
             case And(children):
                 return conjunction(*map(self.predicate, children))
             case Or(children):
                 return disjunction(*map(self.predicate, children))
             case Not(child):
                 return Not(self.predicate(child))
-        return found
+        return node
 
 
 def _depth_of(node: Expression) -> int:

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol, runtime_checkable
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Constant, Expression, Literal
 from delta_orch.expressions.spark_literals import natural_type, quote_string, spark_literal
 from delta_orch.expressions.tree import too_deep
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
-
-
-class _KindOfNumPy(Protocol):
-    kind: str
-
-
-@runtime_checkable
-class _ScalarOfNumPy(Protocol):
-    """Recognizes NumPy's numbers by their attributes, so that NumPy need not be imported."""
-
-    dtype: _KindOfNumPy
-    ndim: int
-
-    def item(self) -> object: ...
 
 
 def literal(value: Constant) -> Expression:
@@ -56,8 +41,9 @@ def constant_for(value: object, data_type: DataType | None) -> Expression:
     return _atomic(value)
 
 
-def _atomic(value: object) -> Literal:
-    if isinstance(value, _ScalarOfNumPy) and value.dtype.kind in "biuf" and not value.ndim:
+def _atomic(value: Constant) -> Literal:
+    # NumPy's numbers are recognized by their attributes, so that NumPy need not be imported.
+    if getattr(getattr(value, "dtype", None), "kind", "") in {"b", "i", "u", "f"} and not value.ndim:
         value = value.item()
     if isinstance(value, datetime) and value != value:
         raise InvalidExpressionError(f"{value} cannot be a constant in an expression", remedy="Give None for no time")

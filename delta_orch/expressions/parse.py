@@ -49,11 +49,11 @@ def parse_value(text: str) -> Expression:
     return _value(text, *_read(text))
 
 
-def _value(text: str, reader: Reader, found: Expression) -> Expression:
-    if isinstance(found, Call):
-        found = constant_of(found) or found
-    if isinstance(found, Column) or (isinstance(found, Literal) and found.data_type != TIMESTAMP):
-        return found
+def _value(text: str, reader: Reader, node: Expression) -> Expression:
+    if isinstance(node, Call):
+        node = constant_of(node) or node
+    if isinstance(node, Column) or (isinstance(node, Literal) and node.data_type != TIMESTAMP):
+        return node
     return Opaque(reader.text_between(0, len(text)), reader.columns())
 
 
@@ -135,16 +135,16 @@ def reading(text: str, what: str, remedy: str) -> Iterator[None]:
         ) from None
 
 
-def _of_one_row(text: str, reader: Reader, found: Expression) -> tuple[str, Reader, Expression]:
+def _of_one_row(text: str, reader: Reader, node: Expression) -> tuple[str, Reader, Expression]:
     """The parsed expression, without the clock. Raises InvalidExpressionError: It is not of one row."""
     if reader.clocks:
         from delta_orch.expressions.clock import with_time_told
 
         text = with_time_told(text, reader.clocks)
-        reader, found = _read(text)
+        reader, node = _read(text)
     if reader.functions:
         _ensure_of_one_row(reader, text)
-    return text, reader, found
+    return text, reader, node
 
 
 def _ensure_of_one_row(reader: Reader, text: str) -> None:

@@ -211,25 +211,8 @@ class _Resolver:
 
     def _chain(self, op: str, children: tuple[Expression, ...]) -> list[Expression]:
         """Operands of OR (`op` is `=`) or of AND (`!=`), with many comparisons of one column as one list of values."""
-        if len(children) <= _MANY_ALTERNATIVES:
-            return [self.predicate(child) for child in children]
-        lists: dict[Column, list[Literal]] = {}
-        rest: list[Expression] = []
-        for child in children:
-            match child:
-                case Comparison(o, Column() as name, Literal() as one) if o == op and type(one.value) in (int, str):
-                    lists.setdefault(name, []).append(one)
-                case _:
-                    rest.append(child)
-        operands: list[Expression] = []
-        for name, values in lists.items():
-            column, data_type = self._column(name)
-            typed = None if data_type is None else _typed_values(data_type, values)
-            if typed is None or (data_type == STRING and self._char_length(column) is not None):
-                rest += [Comparison(op, name, value) for value in values]
-            else:
-                operands.append(_listed(op, column, typed))
-        return operands + _as_lists(op, [self.predicate(child) for child in rest])
+        parts = [self.predicate(child) for child in children]
+        return parts if len(parts) <= _MANY_ALTERNATIVES else _as_lists(op, parts)
 
     def _column(self, column: Column) -> tuple[Column, DataType | None]:
         path, data_type = find_column(column.path, self._schema)

@@ -295,17 +295,17 @@ class Cursor:
 
     def properties(self) -> dict[str, str]:
         """`(key = value, …)`. Raises InvalidRequestError: A key is there twice."""
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
 
         def take_one() -> None:
             key = self.key()
             self.expect("=")
-            if key in found:
+            if key in values:
                 raise InvalidRequestError(f"The property {key[:200]!r} is given twice")
-            found[key] = self.string() if self.token.kind == "string" else self.text(",", ")").lower()
+            values[key] = self.string() if self.token.kind == "string" else self.text(",", ")").lower()
 
         self.listed(take_one)
-        return found
+        return values
 
     def assignments(self, *stops: str) -> dict[Column, str]:
         """`a = value, b.c = value`, each column as a node, which no name can break."""

@@ -1,8 +1,8 @@
-"""DESCRIBE and SHOW: what a table is, as Arrow tables."""
+"""DESCRIBE and SHOW: what a table is, as Arrow tables. Each is a mapping of columns to their types and values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -10,98 +10,106 @@ import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.read.history import HistoryEntry
+from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.type_text import spell_declared_type
+from delta_orch.protocol.types import StructField
 from delta_orch.redaction import kept, public, without_credentials
 from delta_orch.statements.cursor import TableName
 from delta_orch.statements.session import Session
 
-_TEXTS = pa.list_(pa.string())
+_Columns = Mapping[str, tuple[pa.DataType, Callable[[Any], object]]]
+"""The columns of a result: the type of each, and its value for an item, which is a row."""
+_TEXT, _TEXTS, _LONG = pa.string(), pa.list_(pa.string()), pa.int64()
 _MOMENT = pa.timestamp("ms", "UTC")
-_HISTORY = pa.schema([
-    ("version", pa.int64()), ("timestamp", _MOMENT), ("userId", pa.string()), ("userName", pa.string()),
-    ("operation", pa.string()), ("operationParameters", pa.string()), ("job", pa.string()), ("notebook", pa.string()),
-    ("clusterId", pa.string()), ("readVersion", pa.int64()), ("isolationLevel", pa.string()),
-    ("isBlindAppend", pa.bool_()), ("operationMetrics", pa.string()), ("userMetadata", pa.string()),
-    ("engineInfo", pa.string()),
-])  # fmt: skip
-_DETAIL = pa.schema([
-    ("format", pa.string()), ("id", pa.string()), ("name", pa.string()), ("description", pa.string()),
-    ("location", pa.string()), ("createdAt", _MOMENT), ("lastModified", _MOMENT), ("version", pa.int64()),
-    ("partitionColumns", _TEXTS), ("clusteringColumns", _TEXTS), ("numFiles", pa.int64()), ("sizeInBytes", pa.int64()),
-    ("properties", pa.map_(pa.string(), pa.string())), ("minReaderVersion", pa.int32()),
-    ("minWriterVersion", pa.int32()), ("tableFeatures", _TEXTS),
-])  # fmt: skip
-_COLUMNS = pa.schema([("col_name", pa.string()), ("data_type", pa.string()), ("comment", pa.string())])
-_PROPERTIES = pa.schema([("key", pa.string()), ("value", pa.string())])
 
 
-def history(session: Session, table: TableName, limit: int | None) -> pa.Table:
-    """The commits, in the columns of Delta on Spark; what has parts is JSON."""
-    rows = []
-    for entry in session.target(table).history(limit):
+def _info(name: str, kind: type) -> Callable[[HistoryEntry], Any]:
+    """A value of `commitInfo`. None if its writer gave it another type."""
 
-        def of_info(name: str, kind: type, info: Mapping[str, object] = entry.commit_info) -> Any:
-            return info.get(name) if type(info.get(name)) is kind else None
+    def value(entry: HistoryEntry) -> object:
+        content = entry.commit_info.get(name)
+        return content if type(content) is kind else None
 
-        rows.append(
-            {
-                "version": entry.version,
-                "timestamp": entry.timestamp_ms,
-                **{name: of_info(name, str) for name in ("userId", "userName", "clusterId", "isolationLevel")},
-                "operation": entry.operation,
-                "operationParameters": _json(kept(entry.operation_parameters)),
-                **{name: _json(of_info(name, dict)) for name in ("job", "notebook")},
-                "readVersion": of_info("readVersion", int),
-                "isBlindAppend": of_info("isBlindAppend", bool),
-                "operationMetrics": _json(entry.operation_metrics),
-                "userMetadata": kept(entry.user_metadata),
-                "engineInfo": entry.engine_info,
-            }
-        )
-    return _public(rows, _HISTORY)
+    return value
+
+
+def _info_as_json(name: str) -> Callable[[HistoryEntry], str | None]:
+    return lambda entry: _json(_info(name, dict)(entry))
 
 
 def _json(value: object) -> str | None:
     return None if value is None else orjson.dumps(value).decode()
 
 
+_HISTORY: _Columns = {
+    "version": (_LONG, lambda entry: entry.version),
+    "timestamp": (_MOMENT, lambda entry: entry.timestamp_ms),
+    "userId": (_TEXT, _info("userId", str)),
+    "userName": (_TEXT, _info("userName", str)),
+    "operation": (_TEXT, lambda entry: entry.operation),
+    "operationParameters": (_TEXT, lambda entry: _json(kept(entry.operation_parameters))),
+    "job": (_TEXT, _info_as_json("job")),
+    "notebook": (_TEXT, _info_as_json("notebook")),
+    "clusterId": (_TEXT, _info("clusterId", str)),
+    "readVersion": (_LONG, _info("readVersion", int)),
+    "isolationLevel": (_TEXT, _info("isolationLevel", str)),
+    "isBlindAppend": (pa.bool_(), _info("isBlindAppend", bool)),
+    "operationMetrics": (_TEXT, lambda entry: _json(entry.operation_metrics)),
+    "userMetadata": (_TEXT, lambda entry: kept(entry.user_metadata)),
+    "engineInfo": (_TEXT, lambda entry: entry.engine_info),
+}
+_DETAIL: _Columns = {
+    "format": (_TEXT, lambda snapshot: "delta"),
+    "id": (_TEXT, lambda snapshot: snapshot.metadata.id),
+    "name": (_TEXT, lambda snapshot: snapshot.metadata.name),
+    "description": (_TEXT, lambda snapshot: snapshot.metadata.description),
+    "location": (_TEXT, lambda snapshot: snapshot.store.address),
+    "createdAt": (_MOMENT, lambda snapshot: snapshot.metadata.created_time),
+    "lastModified": (_MOMENT, lambda snapshot: snapshot.timestamp_ms),
+    "version": (_LONG, lambda snapshot: snapshot.version),
+    "partitionColumns": (_TEXTS, lambda snapshot: list(snapshot.partition_columns)),
+    "clusteringColumns": (_TEXTS, lambda snapshot: list(map(".".join, snapshot.clustering_columns or ()))),
+    "numFiles": (_LONG, lambda snapshot: snapshot.num_files),
+    "sizeInBytes": (_LONG, lambda snapshot: FileTable(snapshot.files(["size"])).size_bytes),
+    "properties": (
+        pa.map_(_TEXT, _TEXT), lambda snapshot: list(public(dict(snapshot.metadata.configuration)).items())
+    ),
+    "minReaderVersion": (pa.int32(), lambda snapshot: snapshot.protocol.min_reader_version),
+    "minWriterVersion": (pa.int32(), lambda snapshot: snapshot.protocol.min_writer_version),
+    "tableFeatures": (_TEXTS, lambda snapshot: sorted(snapshot.features)),
+}  # fmt: skip
+_COLUMNS: _Columns = {
+    "col_name": (_TEXT, lambda field: field.name),
+    "data_type": (_TEXT, lambda field: spell_declared_type(field.data_type, ())),
+    "comment": (_TEXT, lambda field: None if (c := field.metadata.get("comment")) is None else str(c)),
+}
+_PROPERTIES: _Columns = {"key": (_TEXT, lambda pair: pair[0]), "value": (_TEXT, lambda pair: pair[1])}
+
+
+def _table(columns: _Columns, items: Iterable[HistoryEntry | Snapshot | StructField | tuple[str, str]]) -> pa.Table:
+    """A row for each item. Texts of the log, whoever wrote them, are without credentials."""
+
+    def shown(value: object) -> object:
+        return without_credentials(value) if isinstance(value, str) else value
+
+    rows = [{name: shown(value(item)) for name, (_, value) in columns.items()} for item in items]
+    return pa.Table.from_pylist(rows, pa.schema([(name, kind) for name, (kind, _) in columns.items()]))
+
+
+def history(session: Session, table: TableName, limit: int | None) -> pa.Table:
+    """The commits, in the columns of Delta on Spark; nested values are JSON."""
+    return _table(_HISTORY, session.target(table).history(limit))
+
+
 def detail(session: Session, table: TableName) -> pa.Table:
     """One row about the newest version."""
-    target = session.target(table)
-    snapshot = target.snapshot()
-    files, metadata, protocol = snapshot.files(["path", "size"]), snapshot.metadata, snapshot.protocol
-    row = {
-        "format": "delta",
-        "id": metadata.id,
-        "name": metadata.name,
-        "description": metadata.description,
-        "location": target.uri,
-        "createdAt": metadata.created_time,
-        "lastModified": snapshot.timestamp_ms,
-        "version": snapshot.version,
-        "partitionColumns": list(snapshot.partition_columns),
-        "clusteringColumns": [".".join(path) for path in snapshot.clustering_columns or ()],
-        "numFiles": files.num_rows,
-        "sizeInBytes": FileTable(files).size_bytes,
-        "properties": list(public(dict(metadata.configuration)).items()),
-        "minReaderVersion": protocol.min_reader_version,
-        "minWriterVersion": protocol.min_writer_version,
-        "tableFeatures": sorted(snapshot.features),
-    }
-    return _public([row], _DETAIL)
+    return _table(_DETAIL, [session.target(table).snapshot()])
 
 
 def columns(session: Session, table: TableName) -> pa.Table:
     """A row for each column: its name, its type and its comment."""
-    rows = [
-        {
-            "col_name": field.name,
-            "data_type": spell_declared_type(field.data_type, ()),
-            "comment": None if (comment := field.metadata.get("comment")) is None else str(comment),
-        }
-        for field in session.target(table).snapshot().schema.fields
-    ]
-    return _public(rows, _COLUMNS)
+    return _table(_COLUMNS, session.target(table).snapshot().schema.fields)
 
 
 def properties(session: Session, table: TableName) -> pa.Table:
@@ -117,7 +125,7 @@ def properties(session: Session, table: TableName) -> pa.Table:
             **{f"delta.feature.{feature}": "supported" for feature in features},
         }
     )
-    return _public([{"key": key, "value": values[key]} for key in sorted(values)], _PROPERTIES)
+    return _table(_PROPERTIES, sorted(values.items()))
 
 
 def partitions(session: Session, table: TableName) -> pa.Table:
@@ -128,12 +136,3 @@ def partitions(session: Session, table: TableName) -> pa.Table:
         raise InvalidRequestError("The table has no partition columns")
     rows = snapshot.scan(columns=names).to_arrow().group_by(names).aggregate([])
     return rows.sort_by([(name, "ascending") for name in names])
-
-
-def _public(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
-    """What the log says, whoever wrote it, without credentials."""
-    shown = [
-        {name: without_credentials(value) if isinstance(value, str) else value for name, value in row.items()}
-        for row in rows
-    ]
-    return pa.Table.from_pylist(shown, schema)

@@ -79,9 +79,9 @@ def _inserted(row_schema: StructType, fields: Sequence[StructField], schema: Str
     if len(row_schema) != len(fields):
         raise _other_count(len(row_schema), len(fields))
     columns = []
-    for field, own in zip(fields, row_schema, strict=True):
-        kind, value = _placed(own.data_type, field.data_type, field.name), Column((own.name,))
-        placed = value if kind == own.data_type else Cast(value, kind)
+    for field, row_field in zip(fields, row_schema, strict=True):
+        kind, value = _placed(row_field.data_type, field.data_type, field.name), Column((row_field.name,))
+        placed = value if kind == row_field.data_type else Cast(value, kind)
         columns.append(ComputedColumn(field.name, cast_to(placed, kind, field.data_type, field.name)))
     named = {field.name for field in fields}
     missing = [
@@ -97,31 +97,41 @@ def _other_count(num_values: int, expected: int) -> InvalidRequestError:
     )
 
 
-def _placed(have: DataType, want: DataType, path: str) -> DataType:
-    """A type whose structs have the table's names: in Spark an INSERT assigns fields by their position. A value without
-    a name is called `col1` in the first place.
+def _placed(value_type: DataType, column_type: DataType, path: str) -> DataType:
+    """A type whose structs have the table's names, because an INSERT assigns fields by their position in Spark. A value
+    without a name is called `col1` if it comes first.
 
     Raises SchemaMismatchError: A struct has other fields, or in another order.
     """
-    match have, want:
+    match value_type, column_type:
         case StructType(), StructType():
-            pairs = enumerate(zip(have.names, want.names, strict=False), 1)
-            fits = (own.lower() in (theirs.lower(), f"col{place}") for place, (own, theirs) in pairs)
-            if len(have) != len(want) or not all(fits):
+            pairs = enumerate(zip(value_type.names, column_type.names, strict=False), 1)
+            fits = (name.lower() in (expected.lower(), f"col{place}") for place, (name, expected) in pairs)
+            if len(value_type) != len(column_type) or not all(fits):
                 raise SchemaMismatchError(
-                    f"The struct {path} has the fields {', '.join(have.names)}, the table's {', '.join(want.names)}",
-                    cause="INSERT takes structs with the same fields in the same order",
+                    f"The struct {path} has the fields {', '.join(value_type.names)}",
+                    cause=f"INSERT takes structs with the table's fields in order: {', '.join(column_type.names)}",
                     remedy="Name them in the query with named_struct(…)",
                     column=path,
                 )
             placed = (
-                replace(own, name=field.name, data_type=_placed(own.data_type, field.data_type, f"{path}.{field.name}"))
-                for own, field in zip(have, want, strict=True)
+                replace(
+                    value_field,
+                    name=field.name,
+                    data_type=_placed(value_field.data_type, field.data_type, f"{path}.{field.name}"),
+                )
+                for value_field, field in zip(value_type, column_type, strict=True)
             )
             return StructType(tuple(placed))
         case ArrayType(), ArrayType():
-            return replace(have, element_type=_placed(have.element_type, want.element_type, f"{path}.element"))
+            return replace(
+                value_type, element_type=_placed(value_type.element_type, column_type.element_type, f"{path}.element")
+            )
         case MapType(), MapType():
-            key = _placed(have.key_type, want.key_type, f"{path}.key")
-            return replace(have, key_type=key, value_type=_placed(have.value_type, want.value_type, f"{path}.value"))
-    return have
+            key = _placed(value_type.key_type, column_type.key_type, f"{path}.key")
+            return replace(
+                value_type,
+                key_type=key,
+                value_type=_placed(value_type.value_type, column_type.value_type, f"{path}.value"),
+            )
+    return value_type

@@ -157,7 +157,7 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
     named_within = _with_names(cursor)
     # In a query within, the engine takes its own name before that of a table.
     named = named_within if cursor.at("WITH") else frozenset[str]()
-    for name in named & session.known:
+    for name in named & session.table_names:
         raise unsupported(
             f"WITH that calls a query {name[:100]!r}, as a table is called,", "Give the query another name"
         )

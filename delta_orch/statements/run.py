@@ -186,8 +186,8 @@ def parse_replacement(
 
     def run(options: CommitOptions) -> CommitResult:
         with one_moment():
-            own = replace(session, options=options)
-            return cast("CommitResult", _parse_statement(text, own)(own))
+            with_options = replace(session, options=options)
+            return cast("CommitResult", _parse_statement(text, with_options)(with_options))
 
     mode = _REPLACING[begin]
     is_scoped = any((first.word, second.word) == ("REPLACE", "WHERE") for first, second in pairs)

@@ -33,7 +33,7 @@ class Session:
     """Refuse a statement whose query reads the table that it changes: where it runs again it counts twice."""
 
     @property
-    def known(self) -> frozenset[str]:
+    def table_names(self) -> frozenset[str]:
         """The names in `tables`, in lower case."""
         return frozenset(name.lower() for name in self.tables)
 
@@ -43,13 +43,13 @@ class Session:
 
     def is_of_catalog(self, name: TableName) -> bool:
         """Whether a name is that of a table of the catalog: it has three parts, and `tables` does not have it."""
-        is_own = name.name.lower() in self.known or name.parts[:1] == ("spark_catalog",)
+        is_own = name.name.lower() in self.table_names or name.parts[:1] == ("spark_catalog",)
         return len(name.parts) == 3 and not is_own and is_configured(self.storage_options)
 
     def is_table(self, name: TableName, named: Collection[str]) -> bool:
         """Whether a name in FROM stands for a table. Without `tables`, the names that WITH defines (`named`, in lower
         case) do not."""
-        if name.path is not None or name.name.lower() in self.known or self.is_of_catalog(name):
+        if name.path is not None or name.name.lower() in self.table_names or self.is_of_catalog(name):
             return True
         return self.open_table is not None and len(name.parts) == 1 and name.name.lower() not in named
 

@@ -14,7 +14,7 @@ from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_functions import FUNCTIONS as LOCAL_FUNCTIONS
-from delta_orch.engines.local.sql_functions import FUNCTIONS_WITH_WORD, TEMPLATES
+from delta_orch.engines.local.sql_functions import TEMPLATES
 from delta_orch.engines.local.sql_operators import OPERATIONS
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_row_value
@@ -285,7 +285,7 @@ def test_every_rule_has_its_expressions() -> None:
     texts = " ".join(text for texts in (*SCALARS.values(), *FUNCTIONS.values()) for text in texts) + " ".join(
         CONVERSIONS
     )
-    named = {*LOCAL_FUNCTIONS, *TEMPLATES, *FUNCTIONS_WITH_WORD}
+    named = {*LOCAL_FUNCTIONS, *TEMPLATES}
     assert {name for name in named if not re.search(rf"\b{name}\(", texts)} == set()
 
 

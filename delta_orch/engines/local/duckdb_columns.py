@@ -99,14 +99,19 @@ class ColumnWriter:
         return self._child(steps[-1], candidates, lambda name: _member(text, prefix, name), path, 0)
 
     def _child(
-        self, wanted: StructField, candidates: Sequence[pa.Field], text_of: _TextOf, parent: Path | None, depth: int
+        self,
+        table_field: StructField,
+        candidates: Sequence[pa.Field],
+        text_of: _TextOf,
+        parent: Path | None,
+        depth: int,
     ) -> str:
-        index = find_in_file(wanted, candidates, self.mode)
+        index = find_in_file(table_field, candidates, self.mode)
         if index is None:
-            return f"CAST(NULL AS {type_name(wanted.data_type)})"
+            return f"CAST(NULL AS {type_name(table_field.data_type)})"
         field = candidates[index]
         path = None if parent is None else (*parent, field.name)
-        return self._value(text_of(field.name), field.type, wanted.data_type, path, depth)
+        return self._value(text_of(field.name), field.type, table_field.data_type, path, depth)
 
     def _value(self, text: str, source: pa.DataType, target: DataType, path: Path | None, depth: int) -> str:
         if pa.types.is_dictionary(source):

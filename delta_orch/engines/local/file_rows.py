@@ -194,6 +194,6 @@ def _take(ahead: deque[Part], count: int) -> Iterator[Part]:
         yield start, stop
 
 
-def _ensure_length(found: int, told: int) -> None:
-    if found != told:
-        raise pa.ArrowInvalid(f"Row groups have {found} rows, and the footer says {told}")
+def _ensure_length(num_rows: int, footer_rows: int) -> None:
+    if num_rows != footer_rows:
+        raise pa.ArrowInvalid(f"Row groups have {num_rows} rows, and the footer says {footer_rows}")

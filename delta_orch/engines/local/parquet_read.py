@@ -205,8 +205,8 @@ class FileReader:
                 return
 
         def read_group(group: int) -> Iterable[pa.RecordBatch]:
-            with reading(task.path), self._open(task.path, footer, texts.dictionaries) as (own, _, _):
-                rows = _gregorian(own.read_row_group(group, columns=names, use_threads=False), footer)
+            with reading(task.path), self._open(task.path, footer, texts.dictionaries) as (file, _, _):
+                rows = _gregorian(file.read_row_group(group, columns=names, use_threads=False), footer)
                 rows = chosen.choose(rows, [group])
                 return self._lazily(rows, task, texts) if texts.wide else list(self._finish(rows, task, texts))
 

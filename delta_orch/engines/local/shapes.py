@@ -135,9 +135,9 @@ _HEADERS = [
 
 
 def _ensure_wkb(array: pa.BinaryArray, path: str) -> None:
-    known = literal_array([header for both in _HEADERS for header in both], BINARY)
+    headers = literal_array([header for both in _HEADERS for header in both], BINARY)
     begins = pc.binary_slice(pc.drop_null(array), 0, _HEADER_BYTES)
-    if pc.all(pc.is_in(begins, value_set=known), min_count=0).as_py():
+    if pc.all(pc.is_in(begins, value_set=headers), min_count=0).as_py():
         return
     raise SchemaMismatchError(
         f"Column {path} has a value that is not WKB",

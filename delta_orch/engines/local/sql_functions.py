@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from delta_orch.engines.local.sql_types import (
     MOMENTS,
     Typed,
+    as_boolean,
     as_text,
     cast,
     cast_target,
@@ -32,7 +32,7 @@ from delta_orch.engines.local.sql_types import (
     widen,
 )
 from delta_orch.expressions.constants import CASTS, interval_of
-from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
+from delta_orch.expressions.nodes import Call, Expression, Literal
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import chain, duckdb_type, quote_duckdb_string
 from delta_orch.protocol.types import (
@@ -53,76 +53,62 @@ from delta_orch.protocol.types import (
     MapType,
 )
 
-
-class Scalars(Protocol):
-    """The parts of the translator that a function may call (`sql_operators.Scalars`)."""
-
-    def scalar(self, node: Expression) -> Typed: ...
-
-    def boolean(self, node: Expression) -> str: ...
-
-    def equal(self, left: Typed, right: Typed) -> str: ...
-
-    def positive_remainder(self, first: Expression, second: Expression) -> Typed: ...
+_Function = Callable[[Sequence[Typed]], Typed]
 
 
-_Arguments = Sequence[Expression]
-_Function = Callable[[Scalars, _Arguments], Typed]
+def named(call: Call, scalar: Callable[[Expression], Typed]) -> Typed:
+    """A function by its name. `scalar` translates its arguments.
 
-
-def named(scalars: Scalars, call: Call) -> Typed:
-    """A function by its name. Raises UnsupportedExpressionError for any that is not listed here."""
+    Raises UnsupportedExpressionError: The function is not listed here, or not with such arguments.
+    """
     name, arguments = _ALIASES.get(call.name, call.name), call.arguments
     if call.detail:
-        if name not in FUNCTIONS_WITH_WORD:
-            raise unsupported(f"the function {name[:100]} with {call.detail[:40]}")
-        return FUNCTIONS_WITH_WORD[name](scalars, call)
+        name, arguments = _without_word(name, call.detail), arguments[::-1]
     if len(arguments) < 3 and name in _LAST_ARGUMENTS:
         arguments = (*arguments, Literal(_LAST_ARGUMENTS[name]))
     if name in FUNCTIONS:
         least, most, function = FUNCTIONS[name]
         if not least <= len(arguments) <= most:
             raise unsupported(f"the function {name} with {len(arguments)} arguments")
-        return function(scalars, arguments)
-    takes, template, gives = TEMPLATES.get(name, ((), "", VOID))
-    if not template or len(arguments) != len(takes):
+        return function(list(map(scalar, arguments)))
+    kinds, template, data_type = TEMPLATES.get(name, ((), "", VOID))
+    if not template or len(arguments) != len(kinds):
         raise unsupported(f"the function {name[:100]}")
-    texts = [_KINDS[kind](scalars, argument) for kind, argument in zip(takes, arguments, strict=True)]
-    return Typed(f"({template.format(*texts)})", gives)
+    texts = [_KINDS[kind](scalar(argument)) for kind, argument in zip(kinds, arguments, strict=True)]
+    return Typed(f"({template.format(*texts)})", data_type)
+
+
+def _without_word(name: str, word: str) -> str:
+    """The function that `extract(word FROM date)` and `trim(word characters FROM text)` stand for."""
+    alike = {"extract": _EXTRACTED, "trim": {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}}.get(name, {})
+    if word not in alike:
+        raise unsupported(f"the function {name[:100]} with {word[:40]}")
+    return alike[word]
 
 
 # Arguments: as DuckDB's SQL of the type that a function takes, where Spark casts them to it
 
 
-def text(scalars: Scalars, node: Expression) -> str:
-    """A string: numbers, dates and booleans as Spark casts them. Raises UnsupportedExpressionError."""
-    return as_text(scalars.scalar(node))
-
-
-def _day(scalars: Scalars, node: Expression) -> Typed:
+def _day(value: Typed) -> Typed:
     """Values that Spark accepts as a date: dates, the day of a moment in UTC, text of a date."""
-    value = scalars.scalar(node)
     if value.data_type not in (*MOMENTS, STRING, VOID):
         raise unsupported(f"a date function on {value.data_type}")
     if value.data_type == DATE:
-        return finite(value) if isinstance(node, Column) else value
+        return finite(value) if value.is_column else value
     return cast(value, DATE)
 
 
-def _moment(scalars: Scalars, node: Expression) -> Typed:
+def _moment(value: Typed) -> Typed:
     """Values that Spark accepts as a timestamp: timestamps, text and dates. A TIMESTAMP of DuckDB, in UTC."""
-    value = scalars.scalar(node)
-    if value.data_type == STRING:
-        value = cast(value, TIMESTAMP)
+    value = cast(value, TIMESTAMP) if value.data_type == STRING else value
     if value.data_type not in MOMENTS:
         raise unsupported(f"a time function on {value.data_type}")
-    is_column = isinstance(node, Column) and value.data_type == TIMESTAMP_NTZ
-    return finite(value) if is_column else cast(value, TIMESTAMP_NTZ)
+    is_finite = not value.is_column or value.data_type != TIMESTAMP_NTZ
+    return cast(value, TIMESTAMP_NTZ) if is_finite else finite(value)
 
 
-def _integer(kind: DataType) -> Callable[[Scalars, Expression], str]:
-    def integer(scalars: Scalars, node: Expression) -> str:
-        value = scalars.scalar(node)
+def _integer(kind: DataType) -> Callable[[Typed], str]:
+    def integer(value: Typed) -> str:
         if value.data_type not in INTEGRAL_RANGES or (kind == INTEGER and value.data_type == LONG):
             raise unsupported(f"a whole number of type {value.data_type}")
         return widen(value, kind).sql
@@ -130,36 +116,45 @@ def _integer(kind: DataType) -> Callable[[Scalars, Expression], str]:
     return integer
 
 
-def _only(*takes: DataType) -> Callable[[Scalars, Expression], str]:
+def _only(*takes: DataType) -> Callable[[Typed], str]:
     """An argument of one of some types, to which Spark casts no other."""
 
-    def argument(scalars: Scalars, node: Expression) -> str:
-        value = scalars.scalar(node)
+    def argument(value: Typed) -> str:
         if value.data_type not in takes:
             raise unsupported(f"a function of {', '.join(map(str, takes))} on {value.data_type}")
         if value.data_type in MOMENTS:
-            return _moment(scalars, node).sql
+            return _moment(value).sql
         return value.sql if value.data_type in (BINARY, FLOAT, DOUBLE) else f"encode({as_text(value)})"
 
     return argument
 
 
-def _constant_text(scalars: Scalars, node: Expression) -> str:
-    return quote_duckdb_string(constant(scalars, node, str, "a function of texts"))
+def constant(value: Typed, kind: type, what: str) -> Any:
+    """The value of an argument that must be a constant; an `int` of 32 bits. Raises UnsupportedExpressionError."""
+    literal = value.literal
+    if literal is None or type(literal.value) is not kind:
+        raise unsupported(f"{what} with an argument that is not a constant")
+    if isinstance(literal.value, int) and not -(2**31) <= literal.value < 2**31:
+        raise unsupported(f"{what} with a number beyond 32 bits")
+    return literal.value
 
 
-def _filling(scalars: Scalars, node: Expression) -> str:
+def _constant_text(value: Typed) -> str:
+    return quote_duckdb_string(constant(value, str, "a function of texts"))
+
+
+def _filling(value: Typed) -> str:
     """A constant text of at least one character."""
-    if node == Literal(""):
+    if constant(value, str, "a function of texts") == "":
         raise unsupported("a function of an empty text")
-    return _constant_text(scalars, node)
+    return _constant_text(value)
 
 
-def _count(least: int) -> Callable[[Scalars, Expression], str]:
+def _count(least: int) -> Callable[[Typed], str]:
     """A constant number of characters, or a place."""
 
-    def count(scalars: Scalars, node: Expression) -> str:
-        number = constant(scalars, node, int, "a function of texts")
+    def count(value: Typed) -> str:
+        number = constant(value, int, "a function of texts")
         if not least <= number <= 65_535:
             raise unsupported(f"a function of texts with the number {number}")
         return str(number)
@@ -168,12 +163,12 @@ def _count(least: int) -> Callable[[Scalars, Expression], str]:
 
 
 _binary = _only(STRING, BINARY, VOID)
-_KINDS: dict[str, Callable[[Scalars, Expression], str]] = {
-    "any": lambda scalars, node: scalars.scalar(node).sql,
-    "text": text,
+_KINDS: dict[str, Callable[[Typed], str]] = {
+    "any": lambda value: value.sql,
+    "text": as_text,
     "binary": _binary,
-    "day": lambda scalars, node: _day(scalars, node).sql,
-    "moment": lambda scalars, node: _moment(scalars, node).sql,
+    "day": lambda value: _day(value).sql,
+    "moment": lambda value: _moment(value).sql,
     "instant": _only(*MOMENTS),
     "floating": _only(FLOAT, DOUBLE),
     "int": _integer(INTEGER),
@@ -185,24 +180,13 @@ _KINDS: dict[str, Callable[[Scalars, Expression], str]] = {
 }
 
 
-def constant(scalars: Scalars, node: Expression, kind: type, what: str) -> Any:
-    """The value of an argument that must be a constant; an `int` of 32 bits. Raises UnsupportedExpressionError."""
-    literal = scalars.scalar(node).literal
-    if literal is None or type(literal.value) is not kind:
-        raise unsupported(f"{what} with an argument that is not a constant")
-    if isinstance(literal.value, int) and not -(2**31) <= literal.value < 2**31:
-        raise unsupported(f"{what} with a number beyond 32 bits")
-    return literal.value
-
-
 # Choices
 
 
 def _same_typed(function: str) -> _Function:
     """`coalesce`, `greatest` and `least`."""
 
-    def chosen(scalars: Scalars, arguments: _Arguments) -> Typed:
-        values = [scalars.scalar(argument) for argument in arguments]
+    def chosen(values: Sequence[Typed]) -> Typed:
         kinds = [value.data_type for value in values]
         kind = common_type_of(kinds)
         is_mixed = STRING in kinds and len({*kinds} - {VOID}) > 1
@@ -213,35 +197,27 @@ def _same_typed(function: str) -> _Function:
     return chosen
 
 
-def _null_if(scalars: Scalars, arguments: _Arguments) -> Typed:
-    # Spark keeps the first value under a name of its own, and fills up only columns.
-    value, other = (replace(scalars.scalar(argument), char_width=None) for argument in arguments)
-    return Typed(f"CASE WHEN {scalars.equal(value, other)} THEN NULL ELSE {value.sql} END", value.data_type)
-
-
-def _if(scalars: Scalars, arguments: _Arguments) -> Typed:
-    condition, then, otherwise = arguments
-    return choose([scalars.boolean(condition)], [scalars.scalar(then)], scalars.scalar(otherwise))
+def _if(values: Sequence[Typed]) -> Typed:
+    return choose([as_boolean(values[0], lambda: "The condition of if")], values[1:2], values[2])
 
 
 def _cast_to(kind: DataType) -> _Function:
-    return lambda scalars, arguments: cast(scalars.scalar(arguments[0]), kind)
+    return lambda values: cast(values[0], kind)
 
 
 # Numbers
 
 
-def _absolute(scalars: Scalars, arguments: _Arguments) -> Typed:
-    value = scalars.scalar(arguments[0])
+def _absolute(values: Sequence[Typed]) -> Typed:
+    (value,) = values
     if not is_number(value.data_type):
         raise unsupported(f"abs of {value.data_type}")
     return Typed(f"abs({sign_changed(value)})", value.data_type)
 
 
-def _rounded(scalars: Scalars, arguments: _Arguments) -> Typed:
-    value = scalars.scalar(arguments[0])
-    digits = constant(scalars, arguments[1], int, "round") if len(arguments) > 1 else 0
-    value = cast(value, DOUBLE) if value.data_type == STRING else value
+def _rounded(values: Sequence[Typed]) -> Typed:
+    digits = constant(values[1], int, "round") if len(values) > 1 else 0
+    value = cast(values[0], DOUBLE) if values[0].data_type == STRING else values[0]
     kind = value.data_type
     if digits >= 0 and kind in INTEGRAL_RANGES:
         return value
@@ -260,8 +236,8 @@ def _rounded(scalars: Scalars, arguments: _Arguments) -> Typed:
 def _whole(function: str) -> _Function:
     """`ceil` and `floor`."""
 
-    def whole(scalars: Scalars, arguments: _Arguments) -> Typed:
-        value = scalars.scalar(arguments[0])
+    def whole(values: Sequence[Typed]) -> Typed:
+        (value,) = values
         if value.data_type in INTEGRAL_RANGES:
             return widen(value, LONG)
         if isinstance(value.data_type, DecimalType):
@@ -287,47 +263,41 @@ _SAME_UPPER = r"[\x{01}-\x{DE}\x{E0}-\x{148}\x{14A}-\x{19A}\x{19C}-\x{1EF}\x{1F1
 _SAME_LOWER = r"[\x{01}-\x{12F}\x{131}-\x{24F}\x{400}-\x{52F}]*"
 
 
-def _cased(function: str, value: str) -> str:
-    pattern = quote_duckdb_string(_SAME_UPPER if function == "upper" else _SAME_LOWER)
-    problem = error(f"{function} of letters for which the local engine is not proven equal to Spark")
-    is_same = f"{value} IS NULL OR regexp_full_match({value}, {pattern})"
-    return f"CASE WHEN {is_same} THEN {function}({value}) ELSE {problem} END"
-
-
 def _changed_case(function: str) -> _Function:
     """`upper` and `lower`."""
-    return lambda scalars, arguments: Typed(_cased(function, text(scalars, arguments[0])), STRING)
+
+    def changed(values: Sequence[Typed]) -> Typed:
+        text = as_text(values[0])
+        pattern = quote_duckdb_string(_SAME_UPPER if function == "upper" else _SAME_LOWER)
+        problem = error(f"{function} of letters for which the local engine is not proven equal to Spark")
+        is_same = f"{text} IS NULL OR regexp_full_match({text}, {pattern})"
+        return Typed(f"CASE WHEN {is_same} THEN {function}({text}) ELSE {problem} END", STRING)
+
+    return changed
 
 
-def concatenated(scalars: Scalars, arguments: _Arguments) -> Typed:
+def concatenated(values: Sequence[Typed]) -> Typed:
     """`concat` and `||` of texts."""
-    return Typed(f"({chain(' || ', [text(scalars, argument) for argument in arguments])})", STRING)
+    return Typed(f"({chain(' || ', list(map(as_text, values)))})", STRING)
 
 
-def _concat_ws(scalars: Scalars, arguments: _Arguments) -> Typed:
+def _concat_ws(values: Sequence[Typed]) -> Typed:
     """Nulls are left out."""
-    return Typed(f"concat_ws({', '.join(text(scalars, argument) for argument in arguments)})", STRING)
+    return Typed(f"concat_ws({', '.join(map(as_text, values))})", STRING)
 
 
 def _trimmed(function: str) -> _Function:
     """`trim`, `ltrim` and `rtrim`: a text, or characters and the text."""
 
-    def trim(scalars: Scalars, arguments: _Arguments) -> Typed:
-        *characters, subject = (text(scalars, argument) for argument in arguments)
+    def trim(values: Sequence[Typed]) -> Typed:
+        *characters, subject = map(as_text, values)
         return Typed(f"{function}({subject}, {characters[0] if characters else quote_duckdb_string(' ')})", STRING)
 
     return trim
 
 
-def _trimmed_of(scalars: Scalars, call: Call) -> Typed:
-    """`trim(BOTH characters FROM text)`."""
-    function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(call.detail, "trim")
-    return _trimmed(function)(scalars, call.arguments[::-1])
-
-
-def _substring(scalars: Scalars, arguments: _Arguments) -> Typed:
-    subject = text(scalars, arguments[0])
-    numbers = [scalars.scalar(argument) for argument in arguments[1:]]
+def _substring(values: Sequence[Typed]) -> Typed:
+    subject, numbers = as_text(values[0]), values[1:]
     if any(number.data_type not in INTEGRAL_RANGES for number in numbers):
         raise unsupported("substring with positions that are not integers")
     # Spark counts in 32 bits: a position beyond them is an error, and without a number they are as many as there are.
@@ -340,10 +310,10 @@ def _substring(scalars: Scalars, arguments: _Arguments) -> Typed:
     return Typed(f"CASE WHEN {is_null} THEN NULL ELSE {part} END", STRING)
 
 
-def _sha2(scalars: Scalars, arguments: _Arguments) -> Typed:
-    if constant(scalars, arguments[1], int, "sha2") not in (0, 256):
+def _sha2(values: Sequence[Typed]) -> Typed:
+    if constant(values[1], int, "sha2") not in (0, 256):
         raise unsupported("sha2 of any length but 256")
-    return Typed(f"sha256({_binary(scalars, arguments[0])})", STRING)
+    return Typed(f"sha256({_binary(values[0])})", STRING)
 
 
 # Dates and moments
@@ -363,32 +333,27 @@ _TIME_UNITS = {
 }
 
 
-def _unit(scalars: Scalars, node: Expression, units: dict[str, str]) -> str:
-    name = constant(scalars, node, str, "a date cut off").upper()
+def _unit(value: Typed, units: dict[str, str]) -> str:
+    name = constant(value, str, "a date cut off").upper()
     if name not in units:
         raise unsupported(f"a date cut off at {name[:40]}")
     return units[name]
 
 
-def _truncated_date(scalars: Scalars, arguments: _Arguments) -> Typed:
-    unit = _unit(scalars, arguments[1], _DATE_UNITS)
-    return Typed(f"CAST(date_trunc('{unit}', {_day(scalars, arguments[0]).sql}) AS DATE)", DATE)
+def _truncated_date(values: Sequence[Typed]) -> Typed:
+    return Typed(f"CAST(date_trunc('{_unit(values[1], _DATE_UNITS)}', {_day(values[0]).sql}) AS DATE)", DATE)
 
 
-def _truncated_moment(scalars: Scalars, arguments: _Arguments) -> Typed:
-    unit = _unit(scalars, arguments[0], _TIME_UNITS)
-    plain = f"CAST(date_trunc('{unit}', {_moment(scalars, arguments[1]).sql}) AS TIMESTAMP)"
+def _truncated_moment(values: Sequence[Typed]) -> Typed:
+    plain = f"CAST(date_trunc('{_unit(values[0], _TIME_UNITS)}', {_moment(values[1]).sql}) AS TIMESTAMP)"
     return cast(Typed(plain, TIMESTAMP_NTZ), TIMESTAMP)
 
 
-def _extracted(scalars: Scalars, call: Call) -> Typed:
-    """`extract(part FROM date)`."""
-    part = {"WEEK": "weekofyear", "DOW": "dayofweek", "DOY": "dayofyear"}.get(call.detail, call.detail.lower())
-    if part not in ("year", "quarter", "month", "weekofyear", "day", "dayofweek", "dayofyear", "hour", "minute"):
-        raise unsupported(f"the part {call.detail[:40]} of a date")
-    return named(scalars, Call(part, call.arguments))
-
-
+_EXTRACTED = {
+    **{part.upper(): part for part in ("year", "quarter", "month", "day", "hour", "minute")},
+    **{part.upper(): part for part in ("dayofweek", "dayofyear", "weekofyear")},
+    "WEEK": "weekofyear", "DOW": "dayofweek", "DOY": "dayofyear",
+}  # fmt: skip
 _FORMATTED = {
     "yyyy": "lpad(CAST(year({0}) AS VARCHAR), 4, '0')",
     **{
@@ -399,10 +364,10 @@ _FORMATTED = {
 _FORMAT = re.compile(r"([A-Za-z])\1*|'[^']+'|[^A-Za-z'\[\]{}#]+")
 
 
-def _date_format(scalars: Scalars, arguments: _Arguments) -> Typed:
+def _date_format(values: Sequence[Typed]) -> Typed:
     """With the letters of `_FORMATTED`."""
-    value = _moment(scalars, arguments[0]).sql
-    pattern = constant(scalars, arguments[1], str, "date_format")
+    value = _moment(values[0]).sql
+    pattern = constant(values[1], str, "date_format")
     tokens = list(_FORMAT.finditer(pattern))
     if "".join(token[0] for token in tokens) != pattern or any(t[1] and t[0] not in _FORMATTED for t in tokens):
         raise unsupported(f"the date pattern {pattern[:100]!r}")
@@ -410,11 +375,11 @@ def _date_format(scalars: Scalars, arguments: _Arguments) -> Typed:
     return Typed(in_years(value, value, f"concat({', '.join(pieces)})" if pieces else "''"), STRING)
 
 
-def shifted(scalars: Scalars, operator: str, date: Expression, interval: Operation) -> Typed:
-    """A date or a moment and an interval."""
-    value, step = scalars.scalar(date), interval_of(interval.detail)
+def shifted(operator: str, value: Typed, interval: str) -> Typed:
+    """A date or a moment and an interval, as text has it without its first word."""
+    step = interval_of(interval)
     if value.data_type not in MOMENTS or step is None or (value.data_type == DATE and step.has_time):
-        raise unsupported(f"{value.data_type} and an interval of {interval.detail[:100]}")
+        raise unsupported(f"{value.data_type} and an interval of {interval[:100]}")
     length = f"to_months({step.months})" if step.months else f"to_microseconds({step.micros})"
     moved = f"CAST({cast(value, TIMESTAMP_NTZ).sql} {operator} {length} AS TIMESTAMP)"
     return cast(Typed(moved, TIMESTAMP_NTZ), value.data_type)
@@ -423,15 +388,13 @@ def shifted(scalars: Scalars, operator: str, date: Expression, interval: Operati
 # Arrays, maps and structs
 
 
-def _array(scalars: Scalars, arguments: _Arguments) -> Typed:
-    values = [scalars.scalar(argument) for argument in arguments]
+def _array(values: Sequence[Typed]) -> Typed:
     kind = common_type_of([VOID, *(value.data_type for value in values)])
     return Typed(f"[{', '.join(widen(value, kind).sql for value in values)}]", ArrayType(kind, True))
 
 
-def _map(scalars: Scalars, arguments: _Arguments) -> Typed:
+def _map(values: Sequence[Typed]) -> Typed:
     """A key that is null or there twice raises, as in Spark."""
-    values = [scalars.scalar(argument) for argument in arguments]
     if len(values) % 2:
         raise unsupported("a map with a key without a value")
     key, kind = (common_type_of([VOID, *(value.data_type for value in values[i::2])]) for i in (0, 1))
@@ -443,44 +406,31 @@ def _map(scalars: Scalars, arguments: _Arguments) -> Typed:
     return Typed(f"MAP([{keys}], [{items}])", MapType(key, kind, True))
 
 
-def _struct_of(scalars: Scalars, arguments: _Arguments) -> Typed:
-    """`struct`. A value that has no name gets one by its place."""
-    fields = []
-    for number, part in enumerate(arguments, 1):
-        match part:
-            case Column(path):
-                fields.append((path[-1], scalars.scalar(part)))
-            case Operation("AS", (value,), name):
-                fields.append((name, scalars.scalar(value)))
-            case _:
-                fields.append((f"col{number}", scalars.scalar(part)))
-    return _struct(fields)
-
-
-def _named_struct(scalars: Scalars, arguments: _Arguments) -> Typed:
-    if len(arguments) % 2:
+def _named_struct(values: Sequence[Typed]) -> Typed:
+    if len(values) % 2:
         raise unsupported("a struct with a name without a value")
-    names = [constant(scalars, name, str, "named_struct") for name in arguments[::2]]
-    return _struct([(name, scalars.scalar(value)) for name, value in zip(names, arguments[1::2], strict=True)])
+    names = [constant(name, str, "named_struct") for name in values[::2]]
+    return struct(list(zip(names, values[1::2], strict=True)))
 
 
-def _struct(fields: list[tuple[str, Typed]]) -> Typed:
+def struct(fields: list[tuple[str, Typed]]) -> Typed:
+    """A struct of named values."""
     if not fields or len({name.lower() for name, _ in fields}) < len(fields):
         raise unsupported("a struct without fields, or with a name twice")
     return struct_of(fields)
 
 
-def _size(scalars: Scalars, arguments: _Arguments) -> Typed:
-    value = scalars.scalar(arguments[0])
+def _size(values: Sequence[Typed]) -> Typed:
+    (value,) = values
     if not isinstance(value.data_type, ArrayType | MapType):
         raise unsupported(f"a number of elements of {value.data_type}")
     function = "length" if isinstance(value.data_type, ArrayType) else "cardinality"
     return Typed(f"CAST({function}({value.sql}) AS INTEGER)", INTEGER)
 
 
-def _array_contains(scalars: Scalars, arguments: _Arguments) -> Typed:
+def _array_contains(values: Sequence[Typed]) -> Typed:
     """Null where the array or the value is, and where a null in the array may be the value."""
-    array, value = (scalars.scalar(argument) for argument in arguments)
+    array, value = values
     kind = array.data_type.element_type if isinstance(array.data_type, ArrayType) else VOID
     if not is_atomic(kind) or kind in (FLOAT, DOUBLE, VOID):
         raise unsupported(f"array_contains of {array.data_type}")
@@ -539,14 +489,11 @@ FUNCTIONS: dict[str, tuple[int, int, _Function]] = {
     "nvl": (2, 2, _same_typed("coalesce")),
     "greatest": (2, _MANY, _same_typed("greatest")),
     "least": (2, _MANY, _same_typed("least")),
-    "nullif": (2, 2, _null_if),
     "if": (3, 3, _if),
     "abs": (1, 1, _absolute),
     "round": (1, 2, _rounded),
     "ceil": (1, 1, _whole("ceil")),
     "floor": (1, 1, _whole("floor")),
-    "mod": (2, 2, lambda scalars, arguments: scalars.scalar(Operation("%", tuple(arguments)))),
-    "pmod": (2, 2, lambda scalars, arguments: scalars.positive_remainder(*arguments)),
     "upper": (1, 1, _changed_case("upper")),
     "lower": (1, 1, _changed_case("lower")),
     "concat": (1, _MANY, concatenated),
@@ -561,16 +508,12 @@ FUNCTIONS: dict[str, tuple[int, int, _Function]] = {
     "date_format": (2, 2, _date_format),
     "array": (0, _MANY, _array),
     "map": (0, _MANY, _map),
-    "struct": (1, _MANY, _struct_of),
     "named_struct": (2, _MANY, _named_struct),
     "size": (1, 1, _size),
     "array_contains": (2, 2, _array_contains),
     **{name: (1, 1, _cast_to(cast_target(kind))) for name, kind in CASTS.items()},
 }
 """Functions with the least and the greatest number of arguments that they take."""
-
-FUNCTIONS_WITH_WORD: dict[str, Callable[[Scalars, Call], Typed]] = {"extract": _extracted, "trim": _trimmed_of}
-"""Functions with a word among their arguments, which is `Call.detail`."""
 
 _LAST_ARGUMENTS = {"lpad": " ", "replace": "", "rpad": " "}
 """The last of three arguments, where it is left out."""

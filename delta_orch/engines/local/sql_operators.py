@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from delta_orch.engines.local.sql_functions import concatenated, named, shifted, text
+from delta_orch.engines.local.sql_functions import concatenated, named, shifted, struct
 from delta_orch.engines.local.sql_types import (
     Typed,
     arithmetic_type,
@@ -173,8 +173,16 @@ class Scalars:
                 sql = OPERATIONS[name](self, node)
             case Call(name, ()) if name in CLOCKS:
                 return literal_value(time_told(name))
+            case Call("nullif", (first, second)):
+                sql = self._null_if(first, second)
+            case Call("mod", (_, _) as operands):
+                sql = self.remainder(Operation("%", operands))
+            case Call("pmod", (first, second)):
+                sql = self.positive_remainder(first, second)
+            case Call("struct", parts):
+                sql = struct([self._named_part(number, part) for number, part in enumerate(parts, 1)])
             case Call():
-                sql = named(self, node)
+                sql = named(node, self.scalar)
             case Comparison(op, left, right, fills):
                 return self.compared(op, left, right) if fills else self._compare(op, *self._as_read(left, right))
             case And(children) | Or(children):
@@ -187,7 +195,7 @@ class Scalars:
             case In(child, values):
                 return self._in(self.scalar(child), values)
             case StartsWith(child, prefix):
-                return Typed(f"starts_with({text(self, child)}, {quote_duckdb_string(prefix)})", BOOLEAN)
+                return Typed(f"starts_with({as_text(self.scalar(child))}, {quote_duckdb_string(prefix)})", BOOLEAN)
             case _:
                 raise unsupported(describe(node))
         if len(sql.sql) > self._most_characters:
@@ -229,10 +237,6 @@ class Scalars:
     def _as_read(self, *nodes: Expression) -> list[Typed]:
         """Values that Spark does not fill up beside each other."""
         return [replace(self.scalar(node), char_width=None) for node in nodes]
-
-    def equal(self, left: Typed, right: Typed) -> str:
-        """Whether two values are equal. Raises UnsupportedExpressionError for types that are not compared."""
-        return self._compare("=", left, right).sql
 
     def negation(self, node: Operation) -> Typed:
         return Typed(f"(NOT {self.boolean(node.arguments[0])})", BOOLEAN)
@@ -298,7 +302,7 @@ class Scalars:
             raise unsupported(f"{describe(node)}: the pattern is not a constant")
         _ensure_valid_pattern(literal.value, escape)
         quoted = f"{quote_duckdb_string(literal.value)} ESCAPE {quote_duckdb_string(escape)}"
-        return Typed(f"({text(self, subject)} LIKE {quoted})", BOOLEAN)
+        return Typed(f"({as_text(self.scalar(subject))} LIKE {quoted})", BOOLEAN)
 
     # --- choices
 
@@ -311,6 +315,21 @@ class Scalars:
         ]
         return choose(conditions, [self.scalar(then) for then in parts[1::2]], otherwise)
 
+    def _null_if(self, first: Expression, second: Expression) -> Typed:
+        # Spark keeps the first value under a name of its own, and fills up only columns.
+        value, other = self._as_read(first, second)
+        is_equal = self._compare("=", value, other).sql
+        return Typed(f"CASE WHEN {is_equal} THEN NULL ELSE {value.sql} END", value.data_type)
+
+    def _named_part(self, number: int, part: Expression) -> tuple[str, Typed]:
+        """A field of `struct(…)`. A value that has no name gets one by its place."""
+        match part:
+            case Column(path):
+                return path[-1], self.scalar(part)
+            case Operation("AS", (value,), name):
+                return name, self.scalar(value)
+        return f"col{number}", self.scalar(part)
+
     # --- numbers
 
     def arithmetic(self, node: Operation) -> Typed:
@@ -320,7 +339,7 @@ class Scalars:
         if isinstance(first, Operation) and first.name == "INTERVAL" and node.name == "+":
             first, second = second, first
         if isinstance(second, Operation) and second.name == "INTERVAL" and node.name != "*":
-            return shifted(self, node.name, first, second)
+            return shifted(node.name, self.scalar(first), second.detail)
         left, right = self.scalar(first), self.scalar(second)
         if left.data_type == DATE and function != "multiply" and right.data_type in _DAYS:
             return Typed(f"CAST({function}({left.sql}, {widen(right, INTEGER).sql}) AS DATE)", DATE)
@@ -618,7 +637,7 @@ OPERATIONS: dict[str, _Rule] = {
     "|": Scalars.bitwise,
     "^": Scalars.bitwise,
     "~": lambda scalars, node: _complement(scalars, node.arguments[0]),
-    "||": lambda scalars, node: concatenated(scalars, node.arguments),
+    "||": lambda scalars, node: concatenated(list(map(scalars.scalar, node.arguments))),
     "CAST": Scalars.cast,
     ".": lambda scalars, node: struct_field(scalars.scalar(node.arguments[0]), node.detail),
     "[]": lambda scalars, node: _element(scalars, *node.arguments),

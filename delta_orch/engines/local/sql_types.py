@@ -64,13 +64,20 @@ _MOST_SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A scalar in DuckDB's SQL with the type Spark gives it; `literal` where it is a constant, `char_width` where it is
-    a column declared `char(n)`."""
+    """A scalar in DuckDB's SQL.
+
+    Attributes:
+        data_type: The type that Spark gives it.
+        literal: The constant that it is, or None.
+        char_width: The `n` of a column that is declared `char(n)`, or None.
+        is_column: It is a column, or a field of one.
+    """
 
     sql: str
     data_type: DataType
     literal: Literal | None = None
     char_width: int | None = None
+    is_column: bool = False
 
 
 def unsupported(what: str) -> UnsupportedExpressionError:
@@ -179,7 +186,7 @@ class Source:
         value = Typed(qualified(self.alias, top.name), top.data_type, char_width=char_width(top))
         for name in spelled[1:]:
             value = struct_field(value, name)
-        return value
+        return replace(value, is_column=True)
 
 
 def qualified(alias: str, name: str) -> str:
@@ -346,18 +353,18 @@ def _cast_inside(value: Typed, target: DataType, depth: int) -> str:
     """A CAST between types of one shape: of every element, key and value, and of every field by its place."""
     sql, item = value.sql, f"item{depth}"
 
-    def part(place: str, source: DataType, wanted: DataType) -> str:
+    def part(place: str, source: DataType, to: DataType) -> str:
         inner = Typed(place, source)
-        if source == VOID and not is_atomic(wanted):
-            return f"CAST(NULL AS {type_name(wanted)})"
-        is_nested = source != wanted and not (is_atomic(source) or is_atomic(wanted))
-        return _cast_inside(inner, wanted, depth + 1) if is_nested else cast(inner, wanted).sql
+        if source == VOID and not is_atomic(to):
+            return f"CAST(NULL AS {type_name(to)})"
+        is_nested = source != to and not (is_atomic(source) or is_atomic(to))
+        return _cast_inside(inner, to, depth + 1) if is_nested else cast(inner, to).sql
 
     match value.data_type, target:
-        case ArrayType(source), ArrayType(wanted):
-            return f"list_transform({sql}, lambda {item}: {part(item, source, wanted)})"
-        case MapType(key, held), MapType(wanted_key, wanted):
-            entry = f"key := {part(f'{item}.key', key, wanted_key)}, value := {part(f'{item}.value', held, wanted)}"
+        case ArrayType(source), ArrayType(to):
+            return f"list_transform({sql}, lambda {item}: {part(item, source, to)})"
+        case MapType(key, value_type), MapType(to_key, to):
+            entry = f"key := {part(f'{item}.key', key, to_key)}, value := {part(f'{item}.value', value_type, to)}"
             return f"map_from_entries(list_transform(map_entries({sql}), lambda {item}: struct_pack({entry})))"
         case StructType(fields), StructType(others) if len(fields) == len(others):
             places = (f"struct_extract({sql}, {quote_duckdb_string(field.name)})" for field in fields)
