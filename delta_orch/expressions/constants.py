@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from calendar import monthrange
 from datetime import date, timedelta
 from decimal import Context, Decimal
 from typing import NamedTuple
@@ -195,9 +194,10 @@ def _decimal(value: Decimal, data_type: DecimalType) -> Literal | None:
 #
 # Spark adds days and months in the zone of its session. Here, as everywhere in predicates, that is UTC.
 
-_PART = re.compile(r"(['\"]?)\s*([+-]?\d{1,9}(?:\.\d{1,6})?)\s*\1 (YEAR|MONTH|WEEK|DAY|HOUR|MINUTE|SECOND)S? ?")
-_MONTHS = re.compile(r"'([+-]?)(\d{1,4})-(0?\d|1[01])' YEAR TO MONTH")
-_TIME = re.compile(r"'([+-]?)(\d{1,6}) ([01]?\d|2[0-3]):([0-5]?\d):([0-5]?\d(?:\.\d{1,6})?)' DAY TO SECOND")
+# Patterns are compiled at their first use.
+_PART = r"(['\"]?)\s*([+-]?\d{1,9}(?:\.\d{1,6})?)\s*\1 (YEAR|MONTH|WEEK|DAY|HOUR|MINUTE|SECOND)S? ?"
+_MONTHS = r"'([+-]?)(\d{1,4})-(0?\d|1[01])' YEAR TO MONTH"
+_TIME = r"'([+-]?)(\d{1,6}) ([01]?\d|2[0-3]):([0-5]?\d):([0-5]?\d(?:\.\d{1,6})?)' DAY TO SECOND"
 _MICROS = {"WEEK": 604_800_000_000, "DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_000,
            "SECOND": 1_000_000}  # fmt: skip
 _DAYS: tuple[DataType | None, ...] = (None, BYTE, SHORT, INTEGER)
@@ -219,14 +219,14 @@ class Interval(NamedTuple):
 
 def interval_of(text: str) -> Interval | None:
     """An interval, as text has it without its first word. None if engines may compute different values."""
-    if (match := _MONTHS.fullmatch(text)) is not None:
+    if (match := re.fullmatch(_MONTHS, text)) is not None:
         months = int(match[2]) * 12 + int(match[3])
         return Interval(-months if match[1] == "-" else months, 0, False)
-    parts = [(number, unit) for _, number, unit in _PART.findall(text)]
-    if (match := _TIME.fullmatch(text)) is not None:
+    parts = [(number, unit) for _, number, unit in re.findall(_PART, text)]
+    if (match := re.fullmatch(_TIME, text)) is not None:
         units = ("DAY", "HOUR", "MINUTE", "SECOND")
         parts = [(match[1] + number, unit) for number, unit in zip(match.groups()[1:], units, strict=True)]
-    elif _PART.sub("", text) or not parts:
+    elif re.sub(_PART, "", text) or not parts:
         return None
     units_of = {unit for _, unit in parts}
     if any("." in number and unit != "SECOND" for number, unit in parts):
@@ -257,6 +257,8 @@ def _moved(start: Literal, step: Interval | None, sign: int) -> Literal | None:
     year, month = divmod(value.year * 12 + value.month - 1 + step.months * sign, 12)
     try:
         if step.months:
+            from calendar import monthrange  # it loads `locale`, which a scan by a plain predicate does not need
+
             value = value.replace(year=year, month=month + 1, day=min(value.day, monthrange(year, month + 1)[1]))
         return Literal(value + timedelta(microseconds=step.micros * sign), kind)
     except (OverflowError, ValueError):

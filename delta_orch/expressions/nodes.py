@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from delta_orch.protocol.types import DataType
 
@@ -21,6 +21,25 @@ class Expression:
     """Base of all nodes. They compare by value and can be pickled."""
 
     __slots__ = ()
+
+
+class _Composite(Expression):
+    """A node with operands, compared by them. Where a `Call` stands in the text makes no difference."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    def _operands(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__match_args__}
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._operands() == other._operands()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._operands().values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._operands().items())})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +59,8 @@ class Literal(Expression):
     data_type: DataType | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Comparison(_Composite):
     """`op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `<=>` (null-safe equality). `fills`: a `char` and a constant are
     compared as if both had one length, as everywhere but in BETWEEN."""
 
@@ -84,45 +103,45 @@ class Constants(Sequence[Literal]):
         return Literal(self.values[index], self.data_type)
 
 
-@dataclass(frozen=True, slots=True)
-class In(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class In(_Composite):
     """`child IN (values)`."""
 
     child: Expression
     values: tuple[Literal, ...] | Constants
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class IsNull(_Composite):
     """`child IS NULL`."""
 
     child: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class StartsWith(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StartsWith(_Composite):
     """`child LIKE 'prefix%'`."""
 
     child: Expression
     prefix: str
 
 
-@dataclass(frozen=True, slots=True)
-class Not(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Not(_Composite):
     """`NOT child`."""
 
     child: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class And(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class And(_Composite):
     """All of `children` with AND between."""
 
     children: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Or(_Composite):
     """All of `children` with OR between."""
 
     children: tuple[Expression, ...]
@@ -139,38 +158,38 @@ class Opaque(Expression):
     columns: tuple[Column, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Coerced(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Coerced(_Composite):
     """A resolved predicate that Spark evaluates with a cast of a column, or that looks into an array or a map."""
 
     predicate: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class Cast(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Cast(_Composite):
     """A value in another type, under ANSI: one that does not fit raises. No text becomes one: a verb builds it."""
 
     value: Expression
     data_type: DataType
 
 
-@dataclass(frozen=True, slots=True)
-class MakeStruct(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MakeStruct(_Composite):
     """A struct of values, by name and never null. No text becomes one: a verb builds it."""
 
     fields: tuple[tuple[str, Expression], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Choice(_Composite):
     """`CASE WHEN condition THEN value … END`: the value of the first condition that is true, null where none is. No
     text becomes one: a verb builds it of resolved parts."""
 
     branches: tuple[tuple[Expression, Expression], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(_Composite):
     """A function by its name in lower case, as text calls it. It stands inside `Opaque` only, where an engine reads it.
 
     Attributes:
@@ -187,7 +206,7 @@ class Call(Expression):
     depth: int = field(default=1, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Operation(Call):
     """An operation with its own syntax, named as in text: an operator by its sign, `CAST` with its type, `CASE`,
     `LIKE`."""

@@ -182,7 +182,7 @@ def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
         "{'b': 1, 'a': 2}",
         "{'a': 1}",
     ):
-        with pytest.raises(DeltaError, match="same fields in the same order"):
+        with pytest.raises(DeltaError, match="the table's fields in order"):
             sql(f"INSERT INTO t SELECT {query}", t=table)
     sql("ALTER TABLE t CHANGE COLUMN st.b FIRST", t=table)
     assert str(table.snapshot().schema.find("st").data_type) == "struct<b:long,a:long>"  # type: ignore[union-attr]
