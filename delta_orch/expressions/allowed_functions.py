@@ -85,13 +85,13 @@ UNSTABLE_FUNCTIONS = _words("""
 """Functions whose answer is not fixed by their arguments."""
 
 MAX_LENGTH = 65_535
-"""No value that a function makes may be longer, in characters, where a column's value counts as one."""
+"""The greatest length of a function's value, in characters. A column's value counts as one character."""
 _MAX_SCALE = 100
 BOUNDED_FUNCTIONS = {
     "array_insert": MAX_LENGTH, "bround": _MAX_SCALE, "ceil": _MAX_SCALE, "ceiling": _MAX_SCALE, "floor": _MAX_SCALE,
     "format_number": _MAX_SCALE, "lpad": MAX_LENGTH, "repeat": MAX_LENGTH, "round": _MAX_SCALE, "rpad": MAX_LENGTH,
 }  # fmt: skip
-"""Functions whose second argument, a length, a position or a scale, must be a constant of at most so much."""
+"""Functions whose second argument is a length, a position or a scale, and the greatest constant that it may be."""
 PADDING_FUNCTIONS = frozenset({"lpad", "rpad"})
 FORMATTING_FUNCTIONS = frozenset({"format_string", "printf"})
 _MAX_WIDTH = 99
@@ -100,7 +100,7 @@ _GROWTH = {
     "base64": 2, "bin": 64, "conv": 64, "encode": 4, "hex": 8, "sentences": 16, "to_json": 16, "url_encode": 12,
     "xxhash64": 20,
 }  # fmt: skip
-"""How many times longer than its arguments the value of a function may be; of others, no longer."""
+"""By how many times the value of a function may be longer than its arguments. Other values are not longer."""
 
 
 def grown_size(function: str, sizes: list[int]) -> int:
@@ -150,7 +150,7 @@ WINDOW_FUNCTIONS = _words("cume_dist dense_rank lag lead nth_value ntile percent
 
 
 def foreign_function(name: str, arguments: int) -> tuple[str, bool] | None:
-    """What a function is that no row's expression may call, and whether that is because its answer is not fixed."""
+    """Why an expression of one row must not call a function, and whether its answer is not fixed. None if it may."""
     if name in UNSTABLE_FUNCTIONS:
         return f"the function {name}", True
     if name == "unix_timestamp" and not arguments:

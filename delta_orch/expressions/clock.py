@@ -1,4 +1,4 @@
-"""The clock in a statement: all its expressions get the same moment as a constant.
+"""The clock of a statement: all its expressions get the same moment as a constant.
 
 The rows that a predicate deletes then depend only on its text, not on the engine or on the number of reads.
 """
@@ -18,10 +18,10 @@ _MOMENT: ContextVar[datetime | None] = ContextVar("moment", default=None)
 
 @contextmanager
 def one_moment(moment: datetime | None = None) -> Iterator[None]:
-    """A statement: all that tells the time in it tells the same.
+    """Fix the clock for a statement.
 
     Args:
-        moment: Of a statement that was begun elsewhere.
+        moment: The moment of a statement that began elsewhere.
     """
     token = _MOMENT.set(moment or _MOMENT.get() or datetime.now(UTC))
     try:
@@ -31,7 +31,7 @@ def one_moment(moment: datetime | None = None) -> Iterator[None]:
 
 
 def time_told(function: str) -> Literal:
-    """The answer of a function of the clock (`grammar.CLOCKS`) without arguments. Days are those of UTC."""
+    """The value of a function of the clock (`grammar.CLOCKS`) without arguments. Days are those of UTC."""
     now = _MOMENT.get() or datetime.now(UTC)
     match function:
         case "current_date" | "curdate":
@@ -44,10 +44,10 @@ def time_told(function: str) -> Literal:
 
 
 def with_time_told(text: str, clocks: Sequence[tuple[str, int, int]]) -> str:
-    """The text with a constant in each place where it asks for the time.
+    """The text with constants instead of functions of the clock.
 
     Args:
-        clocks: The function, and where it begins and ends.
+        clocks: The functions, and where each begins and ends.
     """
     from delta_orch.expressions.to_sql import to_spark_sql
 

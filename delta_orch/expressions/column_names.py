@@ -1,4 +1,4 @@
-"""Column names as a caller gives them, as the table's schema spells them."""
+"""Column names of callers, in the spelling of the table's schema."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def resolve_column_names(names: Sequence[str], schema: StructType, what: str) ->
 
 
 def free_name(name: str, used_names: Iterable[str]) -> str:
-    """A name for a column of ours beside those of the user, which may have any."""
+    """A name for an internal column that differs from the user's columns."""
     folded = {used.lower() for used in used_names}
     while name.lower() in folded:
         name += "_"
@@ -39,7 +39,7 @@ def free_name(name: str, used_names: Iterable[str]) -> str:
 
 
 def ensure_sequence_of_names(names: Sequence[str], what: str) -> None:
-    """Raises InvalidRequestError where one name is given instead of several."""
+    """Raises InvalidRequestError: `names` is one string instead of a sequence."""
     if isinstance(names, str):
         raise InvalidRequestError(
             f"{what} must be a sequence of column names, not the string {names!r}", remedy=f"Write [{names!r}]"

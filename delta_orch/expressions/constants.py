@@ -54,8 +54,10 @@ _SUFFIXES: dict[str, DataType] = {"L": LONG, "S": SHORT, "Y": BYTE}
 
 
 def type_of(name: str) -> DataType | None:
-    """An atomic type by its name in Spark SQL, None for any other. Raises InvalidExpressionError for a decimal beyond
-    the digits that it may have."""
+    """An atomic type by its name in Spark SQL. None for any other name.
+
+    Raises InvalidExpressionError: A decimal has too many digits.
+    """
     decimal = re.fullmatch(r"(?:DECIMAL|DEC|NUMERIC)(?:\((\d{1,9})(?:,(\d{1,9}))?\))?", name)
     if decimal is not None:
         precision, scale = int(decimal[1] or 10), int(decimal[2] or 0)
@@ -71,11 +73,11 @@ def type_of(name: str) -> DataType | None:
 
 
 def number_of(text: str) -> Literal:
-    """A number as it is written. Integers and decimals without a suffix stay untyped (`data_type` None), doubles not.
+    """A number of the text. Integers without a suffix have no type yet (`data_type` is None).
 
     Raises:
-        InvalidExpressionError: It does not fit its type.
-        Unreadable: It is not a number.
+        InvalidExpressionError: The number does not fit its type.
+        Unreadable: The text is not a number.
     """
     if len(text) > _MAX_NUMBER_CHARACTERS:
         raise InvalidExpressionError(
@@ -132,7 +134,7 @@ def constant_of(node: Expression) -> Literal | None:
 
 
 def _sum(first: Expression, second: Expression, sign: int) -> Literal | None:
-    """Of a date or a time, and what moves it."""
+    """The sum of a constant date or time and an interval or a number of days."""
     if isinstance(first, Operation) and first.name == "INTERVAL" and sign == 1:
         first, second = second, first
     start = constant_of(first)
@@ -190,7 +192,7 @@ def _decimal(value: Decimal, data_type: DecimalType) -> Literal | None:
     return Literal(value.quantize(Decimal(1).scaleb(-scale), context=_EXACT), data_type) if fits else None
 
 
-# Sums of a constant date or time with days or an interval: they are constants, so that files are left out by them.
+# Sums of a constant date or time and days or an interval. They are constants, so that they leave out files.
 #
 # Spark adds days and months in the zone of its session. Here, as everywhere in predicates, that is UTC.
 
@@ -218,7 +220,7 @@ class Interval(NamedTuple):
 
 
 def interval_of(text: str) -> Interval | None:
-    """An interval, as text has it without its first word. None if engines may compute different values."""
+    """An interval by its text without the word INTERVAL. None if engines may compute different values."""
     if (match := re.fullmatch(_MONTHS, text)) is not None:
         months = int(match[2]) * 12 + int(match[3])
         return Interval(-months if match[1] == "-" else months, 0, False)

@@ -69,7 +69,7 @@ RESERVED = frozenset({
     "AND", "ANY", "AS", "BETWEEN", "CASE", "DISTINCT", "ELSE", "FROM", "GROUP", "HAVING", "ILIKE", "LATERAL", "LIKE",
     "NOT", "ON", "OR", "RLIKE", "SELECT", "THEN", "UNION", "WHEN", "WHERE", "WITH",
 })  # fmt: skip
-"""Words that do not name a column without backticks."""
+"""Words that name a column only in backticks."""
 
 TYPES = frozenset({
     "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "BYTE", "CHAR", "CHARACTER", "DATE", "DEC", "DECIMAL", "DOUBLE", "FLOAT",
@@ -77,7 +77,7 @@ TYPES = frozenset({
     "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "TINYINT", "VARCHAR", "VARIANT", "VOID",
 })  # fmt: skip
 CLOCKS = frozenset({"curdate", "current_date", "current_timestamp", "localtimestamp", "now", "unix_timestamp"})
-"""Functions that tell the time where they have no argument."""
+"""Functions that return the current time if they have no argument."""
 _FURTHER_TYPES = frozenset({"GEOGRAPHY", "GEOMETRY", "TIME"})
 _LISTED_NUMBERS = r"\s*-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*+\s*\)"
 _LISTED_STRINGS = r"\s*'[^'\\]*+'(?:\s*,\s*'[^'\\]*+')*+\s*\)"
@@ -87,7 +87,7 @@ Span = tuple[int, int]
 
 
 class Mention(NamedTuple):
-    """A column where the text names it: its path, and where each part of that begins and ends."""
+    """A column in the text: its path, and the begin and end of each part of the path."""
 
     start: int
     column: Column
@@ -95,20 +95,20 @@ class Mention(NamedTuple):
 
 
 class Reader(Tokens):
-    """Recursive descent over one text: first what binds loosest, then names, functions, types and paths.
+    """Recursive descent over one text: operators from loose to tight, then names, functions, types and paths.
 
     Attributes:
         mentions: The columns that were named, in the order of the text.
         functions: The names of the functions that were called, in lower case, and with how many arguments.
-        clocks: Those that tell the time, and where they begin and end.
+        clocks: The functions that return the current time, and where each begins and ends.
         types: The words that name types.
-        doubled: Strings in which quotes occur, and where they begin.
+        doubled: Strings with doubled quotes in them, and where each begins.
         has_calls: Whether there is a `Call` or an `Operation`.
-        tests: Operands of AND and OR, those aside that become a list of values.
+        tests: Operands of AND and OR, except those that become a list of values.
     """
 
     def __init__(self, source: str, *, bare_functions: Collection[str] = (), most: int = MAX_WORDS) -> None:
-        """`bare_functions`: names in lower case that are those of functions, even without parentheses."""
+        """`bare_functions`: names in lower case that call functions even without parentheses."""
         self._bare_functions = bare_functions
         self.depth = self.tests = 0
         self.mentions: list[Mention] = []
@@ -129,8 +129,8 @@ class Reader(Tokens):
             raise too_deep()
 
     def operation(self, name: str, start: int, *arguments: Expression, detail: str = "") -> Operation:
-        """The text that was read from `start` on. Raises InvalidExpressionError: There is too much of it, or it is too
-        deep."""
+        """The operation whose text begins at `start` and ends here. Raises InvalidExpressionError: It is nested too
+        deeply."""
         return Operation(name, arguments, detail, start=start, end=self.ended, depth=self._depth_over(arguments))
 
     def _depth_over(self, arguments: Sequence[Expression]) -> int:
@@ -147,7 +147,7 @@ class Reader(Tokens):
         )
 
     def whole(self) -> Expression:
-        """The one expression that the text is."""
+        """The whole text as one expression."""
         if self.kind == "end":
             raise Refused("is empty")
         expression = self.expression()
@@ -169,7 +169,7 @@ class Reader(Tokens):
         return conjunction(*parts) if len(parts) > 1 else parts[0]
 
     def _chain(self, word: str, operand: Callable[[], Expression]) -> list[Expression]:
-        """Operands with a word between them."""
+        """Operands with `word` between them."""
         parts = [operand()]
         while self.take(word):
             if len(parts) == 1:
@@ -270,7 +270,7 @@ class Reader(Tokens):
         return In(plain, values)  # type: ignore[arg-type]
 
     def _list(self) -> tuple[Expression, ...]:
-        """The values of a list, up to its parenthesis. Constants do not count among the words of the text."""
+        """The values of a list, up to its parenthesis. Constants do not count as words of the text."""
         values: list[Expression] = []
         if self.word == ")":
             raise Unreadable("A list is empty")
@@ -287,7 +287,7 @@ class Reader(Tokens):
             words = self.words
 
     def _listed(self) -> Constants | None:
-        """The constants up to the parenthesis that closes a list, where all are plain numbers or plain strings."""
+        """The constants of a list. None unless all are plain numbers, or all are plain strings."""
         if self.kind == "string":
             pattern = _LISTED_STRINGS
         elif self.kind == "number" or self.word == "-":
@@ -325,7 +325,7 @@ class Reader(Tokens):
         return self.operation(operator, start, left, pattern, detail=escape)
 
     def value(self, least: int = 1) -> Expression:
-        """A value with the operators that bind at least so tight: without AND, OR, NOT, IS, IN, BETWEEN and LIKE."""
+        """A value with operators of at least this level of `LEVELS`, without AND, OR, NOT, IS, IN, BETWEEN and LIKE."""
         start = self.start
         left = self._unary()
         operators = 0
@@ -418,7 +418,7 @@ class Reader(Tokens):
                     node = self.operation("COLLATE", start, node, detail=quote_identifier(self.name()))
         return node
 
-    # Names, and what begins with one
+    # Names, and syntax that begins with a name
 
     def named(self) -> Expression:
         start, word = self.start, self.word
@@ -468,7 +468,7 @@ class Reader(Tokens):
         return name_of(self.advance())
 
     def expressions(self, closing: str) -> list[Expression]:
-        """Expressions with commas between, up to a sign that is passed."""
+        """Expressions with commas between them, up to a closing sign, which is passed."""
         values: list[Expression] = []
         if self.take(closing):
             return values
@@ -549,7 +549,7 @@ class Reader(Tokens):
         return Call(name, arguments, detail, start=start, end=self.ended, depth=depth)
 
     def _arguments(self, name: str) -> tuple[list[Expression], str]:
-        """The arguments up to the parenthesis, in the order in which the function takes them, and a word of theirs."""
+        """The arguments of a function in its order, up to the parenthesis, and a word among them."""
         if name == "extract":
             field = self._one_of({self.word} - {""})
             self.expect("FROM")
@@ -577,7 +577,8 @@ class Reader(Tokens):
         return arguments, detail
 
     def _of_unit(self) -> tuple[list[Expression], str] | None:
-        """A unit and two arguments. None, and nothing is passed: The unit's word is a column, one of two arguments."""
+        """A unit and two arguments. None if the unit's word is a column, the first of two arguments; then no token is
+        passed."""
         place, mentions = self.start, len(self.mentions)
         unit = self.advance().upper()
         self.expect(",")
@@ -670,14 +671,13 @@ class Reader(Tokens):
                 return path
 
     def opaque(self, start: int, end: int) -> Opaque:
-        """A part of the text, with the columns that it mentions."""
+        """A part of the text as a node, with the columns that it names."""
         first = bisect_left(self.mentions, start, key=lambda mention: mention.start)
         last = bisect_left(self.mentions, end, key=lambda mention: mention.start)
         return Opaque(self.text_between(start, end), self.columns(first, last))
 
     def text_between(self, start: int, end: int) -> str:
-        """A part of the text with escaped quotes in strings, because the meaning of a doubled quote depends on Spark's
-        release."""
+        """A part of the text. Doubled quotes in strings are escaped: their meaning depends on Spark's release."""
         pieces = []
         for begin, token in self.doubled[bisect_left(self.doubled, (start, "")) : bisect_left(self.doubled, (end, ""))]:
             pieces += [self.source[start:begin], quote_string(text_of(token))]
@@ -685,13 +685,13 @@ class Reader(Tokens):
         return "".join([*pieces, self.source[start:end]])
 
     def string(self) -> str:
-        """The value of the string that comes next, or of the raw one."""
+        """The value of the next string, which may be raw."""
         if self.kind == "string" and self.text[0] in self.text[1:-1]:
             self.doubled.append((self.start, self.text))
         return text_of(self.advance())
 
     def columns(self, first: int = 0, last: int | None = None) -> tuple[Column, ...]:
-        """The columns that were named, each once."""
+        """The columns that the text names, each once."""
         return tuple(dict.fromkeys(mention.column for mention in self.mentions[first:last]))
 
     # Results
@@ -727,7 +727,7 @@ def _is_plain(node: Expression) -> bool:
 
 
 def _operand(node: Expression) -> Column | Literal | None:
-    """A column or a constant that can be known here, None for all else."""
+    """A column, or a constant that can be computed here. None for any other node."""
     if isinstance(node, Column | Literal):
         return node
     if isinstance(node, Call):

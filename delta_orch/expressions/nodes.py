@@ -1,8 +1,8 @@
-"""Expressions as immutable trees: what `where`, a constraint or a default becomes before anything looks at it.
+"""Expressions as immutable trees. Predicates, constraints and defaults are read into them.
 
-The nodes are few on purpose. They cover what the planner can reason about: prune partitions, skip files, decide
-conflicts. Everything else stays an `Opaque` or a `Coerced` node, which prunes nothing and which only an engine
-evaluates. Semantics are those of Spark SQL: three-valued logic; NaN equals itself and is greater than every number.
+The nodes are few on purpose. The planner uses them to prune partitions, skip files and decide conflicts. All other
+expressions are `Opaque` or `Coerced` nodes, which prune nothing and which only an engine evaluates. Semantics are those
+of Spark SQL: three-valued logic; NaN equals itself and is greater than every number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, overload
 from delta_orch.protocol.types import DataType
 
 Constant = Any
-"""A Python value: None, bool, int, float, Decimal, str, bytes, date or datetime. A `DataType` tells which one."""
+"""A Python value: None, bool, int, float, Decimal, str, bytes, date or datetime. A `DataType` gives its type."""
 
 
 class Expression:
@@ -151,7 +151,7 @@ class Or(_Composite):
 class Opaque(Expression):
     """A predicate or a value that has no node of its own: the user's text in Spark SQL, and the columns it mentions.
 
-    The text was parsed once, so it is known to be one expression, unless `columns` is empty: then only Spark can say.
+    The text was parsed once, so that it is one expression. If `columns` is empty, only Spark can read it.
     """
 
     sql: str
@@ -182,8 +182,8 @@ class MakeStruct(_Composite):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Choice(_Composite):
-    """`CASE WHEN condition THEN value … END`: the value of the first condition that is true, null where none is. No
-    text becomes one: a verb builds it of resolved parts."""
+    """`CASE WHEN condition THEN value … END`: the value of the first condition that is true, or null. Verbs build it
+    from resolved parts."""
 
     branches: tuple[tuple[Expression, Expression], ...]
 

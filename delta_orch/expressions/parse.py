@@ -1,5 +1,5 @@
-"""Reading predicates and values written in Spark SQL: the one door for text. `grammar` reads it. Text that the columns
-of a table give another meaning than its author likely intends is refused as well."""
+"""The reader of predicates and values in Spark SQL, on top of `grammar`. It also refuses text that a table's columns
+make ambiguous."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _read(text: str) -> tuple[Reader, Expression]:
 
 @contextmanager
 def reading(text: str, what: str, remedy: str) -> Iterator[None]:
-    """Turns what a reader refuses into InvalidExpressionError."""
+    """Turn the errors of `grammar` into InvalidExpressionError."""
     try:
         yield
     except Unreadable as e:
@@ -136,7 +136,7 @@ def reading(text: str, what: str, remedy: str) -> Iterator[None]:
 
 
 def _of_one_row(text: str, reader: Reader, node: Expression) -> tuple[str, Reader, Expression]:
-    """The parsed expression, without the clock. Raises InvalidExpressionError: It is not of one row."""
+    """The expression with constants for the clock. Raises InvalidExpressionError: It depends on other rows."""
     if reader.clocks:
         from delta_orch.expressions.clock import with_time_told
 
@@ -169,11 +169,11 @@ def _shorten(text: str) -> str:
 
 
 def ensure_no_column_in_double_quotes(text: str, schema: StructType, rule: str | None = None) -> None:
-    """Raises InvalidExpressionError where a predicate has a column's name in double quotes: Spark SQL takes that for
-    text, and silently finds no row.
+    """Raises InvalidExpressionError: A predicate has a column's name in double quotes. Spark SQL reads that as text,
+    and would find no row.
 
     Args:
-        rule: Which rule of the table has the text. delta-rs puts columns of its rules in double quotes.
+        rule: The rule of the table that has the text. delta-rs writes columns of rules in double quotes.
     """
     if '"' not in text:
         return
@@ -190,8 +190,8 @@ def ensure_no_column_in_double_quotes(text: str, schema: StructType, rule: str |
 
 
 def ensure_no_column_named_as_clock(text: str, schema: StructType) -> None:
-    """Raises InvalidExpressionError where a text has the name of a column that is also one of a function of the clock
-    without parentheses: Spark SQL takes it for the column."""
+    """Raises InvalidExpressionError: A name is a column, and also a function of the clock without parentheses. Spark
+    SQL would read the column."""
     if "local" not in (lower := text.lower()) and "current" not in lower:
         return
     for match in _CLOCK_NAME.finditer(text):

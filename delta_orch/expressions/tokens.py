@@ -1,5 +1,5 @@
-"""Words and signs of SQL, one after the other: of an expression (`Tokens`), and of a statement (`statement_tokens`).
-Comments are left out."""
+"""Words and signs of SQL: the tokens of an expression (`Tokens`) and of a statement (`statement_tokens`). Comments are
+left out."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Tokens:
     """A text, read token by token on request.
 
     Attributes:
-        kind: Of the token that comes next: `word`, `quoted`, `string`, `raw`, `hex`, `number`, `symbol` or `end`.
-        text: That token as it is written.
-        word: A word in upper case, a sign as it is; empty for all else.
-        start: Where it begins.
+        kind: The kind of the next token: `word`, `quoted`, `string`, `raw`, `hex`, `number`, `symbol` or `end`.
+        text: The next token as it is written.
+        word: The next token if it is a word, in upper case, or a sign; otherwise empty.
+        start: Where the next token begins.
         ended: Where the token before it ends.
-        words: How many tokens there were.
-        most: How many there may be.
+        words: The number of tokens so far.
+        most: The greatest number of tokens.
     """
 
     def __init__(self, source: str, most: int = MAX_WORDS) -> None:
@@ -95,11 +95,11 @@ class Tokens:
         self.advance()
 
     def match_here(self, pattern: str) -> re.Match[str] | None:
-        """The match of a pattern from the next token on. It is not passed."""
+        """The match of a pattern from the next token on. No token is passed."""
         return re.compile(pattern).match(self.source, self.start)
 
     def take(self, *words: str) -> bool:
-        """Pass a word or a sign, where one of these comes next."""
+        """Pass the next token if it is one of these words or signs."""
         if self.word in words:
             self.advance()
             return True
@@ -111,19 +111,19 @@ class Tokens:
         self.advance()
 
     def unexpected(self) -> Unreadable:
-        """The text here does not belong to one expression."""
+        """The error for the next token."""
         if self.kind == "end":
             return Unreadable("It ends too early")
         return Unreadable(f"{self.text[:40]!a} is unexpected")
 
 
 def name_of(token: str) -> str:
-    """A name, without the backticks that it may have."""
+    """A name without backticks."""
     return token[1:-1].replace("``", "`") if token[0] == "`" else token
 
 
 def text_of(token: str) -> str:
-    """The value of a string, or of a raw one. Raises Unreadable: It is not valid Unicode."""
+    """The value of a string, which may be raw. Raises Unreadable: It is not valid Unicode."""
     quote = token[0]
     if quote in "rR":
         return token[2:-1]
@@ -149,7 +149,7 @@ def text_of(token: str) -> str:
         raise Unreadable("It holds half of a character") from None
 
 
-# Statements: an engine reads the text between their words.
+# Statements. Their words are read here, and the text between the words by an engine.
 
 _STATEMENT = r"""(?xs)(?:\s|--[^\r\n]*|/\*.*?\*/)*+(?:
     (?P<string>{strings})

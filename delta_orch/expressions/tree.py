@@ -1,4 +1,4 @@
-"""Building predicates, and looking through them."""
+"""Functions that build predicates, walk through them, and limit their size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_OPERATIONS = 100
 MAX_CHARACTERS = 32 * 1024 * 1024
 """Of a predicate as text."""
 MAX_WORDS = 400_000
-"""Words and signs in a predicate, those in a list of plain numbers or strings aside."""
+"""Words and signs in a predicate, except those in a list of plain numbers or strings."""
 MAX_WORDS_WITH_CALLS = 100_000
 """Words and signs in a predicate that calls functions or computes."""
 
@@ -298,7 +298,7 @@ def _chain(node: And | Or) -> list[Expression]:
 
 
 def _tests_in(text: str) -> int:
-    """How many tests a text adds to its first. A branch of CASE counts three: Spark's memory grows with it faster."""
+    """The number of tests in a text after its first. A branch of CASE counts three: Spark needs more memory for it."""
     words = re.findall(r"(?is)'(?:[^'\\]|\\.)*+'|\b(?:WHEN|AND|OR)\b", text)
     return sum(3 if len(word) == 4 and word[0] != "'" else word[0] != "'" for word in words)
 
@@ -325,7 +325,6 @@ def ensure_few_terms(expression: Expression, most: int = MAX_TERMS, most_values:
             case In(_, listed):
                 terms, values = terms + 1, values + len(listed)
             case Opaque(text, _):
-                # Where it is not read, no more than so many.
                 terms, values = terms + 1 + _tests_in(text), values + text.count(",")
             case _:
                 terms += 1

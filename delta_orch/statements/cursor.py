@@ -1,4 +1,4 @@
-"""Reading a statement of SQL, part by part, by the patterns that `docs/sql.md` shows."""
+"""The reader of SQL statements. It reads them part by part, by the patterns that `docs/sql.md` shows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from delta_orch.table.column_definitions import column, identity_column
 
 T = TypeVar("T")
 Arguments = dict[str, Any]
-"""The arguments of a pattern by their names. The method that reads one decides its type."""
+"""The arguments of a pattern by their names. The method that reads an argument decides its type."""
 
 _MAX_CHARACTERS = 4 * 1024 * 1024
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 
 
 class TableName(NamedTuple):
-    """A table in a statement: `path` for delta.`path`, else the name in `tables`, or of a catalog by `parts`."""
+    """A table in a statement: delta.`path`, or a name in `tables` or in a catalog. `parts` are the parts of a name."""
 
     path: str | None
     name: str
@@ -32,12 +32,12 @@ class TableName(NamedTuple):
 
     @property
     def short(self) -> str | None:
-        """What columns may have before them where the table has no alias."""
+        """The qualifier of the table's columns if the table has no alias."""
         return self.name.rpartition(".")[2] if self.path is None else None
 
 
 class _Item(NamedTuple):
-    """A part of a pattern: a word (or several, of which one comes), an argument to read, or a group in brackets."""
+    """A part of a pattern: alternative words, an argument to read, or a group in brackets."""
 
     words: tuple[str, ...] = ()
     kind: str = ""
@@ -65,7 +65,7 @@ def _items_of(pattern: str) -> tuple[_Item, ...]:
 
 
 def _words_ahead(items: Sequence[_Item]) -> list[str]:
-    """The words that may come first."""
+    """The words with which the items may begin."""
     words: list[str] = []
     for item in items:
         words += item.words or (_words_ahead(item.group) if item.group else ())
@@ -77,7 +77,7 @@ def _words_ahead(items: Sequence[_Item]) -> list[str]:
 class Cursor:
     """Reads one statement from its start.
 
-    Raises InvalidRequestError: It is not text, or too long.
+    Raises InvalidRequestError: The statement is not text, or it is too long.
     """
 
     def __init__(self, text: str, *, of_duckdb: bool = False) -> None:
@@ -91,7 +91,7 @@ class Cursor:
 
     @property
     def token(self) -> Token:
-        """The one that comes next. Raises InvalidRequestError where the text cannot be read on."""
+        """The next token. Raises InvalidRequestError if a quote is not closed, or if another statement follows."""
         token = self.tokens[self.index]
         if token.kind == "broken":
             raise InvalidRequestError(
@@ -105,7 +105,7 @@ class Cursor:
         return token
 
     def go_on(self, *, of_duckdb: bool) -> None:
-        """Read what comes next by the rules of one engine."""
+        """Read the rest of the statement by the rules of one engine."""
         start = self.tokens[self.index].start
         self.tokens[self.index :] = statement_tokens(self.source, start=start, of_duckdb=of_duckdb)
 
@@ -113,12 +113,12 @@ class Cursor:
     # `kind` reads, and `[…]` for what may be left out; of `[name: …]` the result says whether it is there.
 
     def read(self, pattern: str, stops: Sequence[str] = ()) -> Arguments:
-        """The arguments of a pattern, by name; None for those that are left out.
+        """Read a pattern. Returns its arguments by name; an argument that the text leaves out is None.
 
         Args:
             stops: Words that end a text at the end of the pattern.
 
-        Raises InvalidRequestError: The text does not go on like that.
+        Raises InvalidRequestError: The text does not follow the pattern.
         """
         arguments: Arguments = {}
         self._read(_items_of(pattern), arguments, stops)
@@ -144,7 +144,7 @@ class Cursor:
                 self.refuse(f"{' or '.join(item.words)} is missing")
 
     def _begins(self, items: Sequence[_Item]) -> bool:
-        """Whether the words come next with which a group begins."""
+        """Whether the next tokens are the words with which a group begins."""
         for place, item in enumerate(items):
             token = self.tokens[self.index + place : self.index + place + 1]
             if not item.words:
@@ -154,10 +154,11 @@ class Cursor:
         return True
 
     def first_of(self, patterns: Mapping[str, T], stops: Sequence[str] = ()) -> tuple[T, Arguments]:
-        """The first pattern that the text goes on with, up to the end of the statement or to a word of `stops`: what
-        stands for it, and its arguments.
+        """Read the first pattern that fits, up to the end of the statement or to a word of `stops`.
 
-        Raises InvalidRequestError: None fits. The error is that of the pattern that fits furthest.
+        Returns: The value of the pattern in `patterns`, and its arguments.
+
+        Raises InvalidRequestError: No pattern fits. The error comes from the pattern that fits furthest.
         """
         begin, furthest, alike, problem = self.index, -1, 0, InvalidRequestError("There is no pattern")
         for pattern, meaning in patterns.items():
@@ -178,7 +179,7 @@ class Cursor:
         raise problem
 
     def clauses(self, *patterns: str, stops: Sequence[str] = ()) -> Arguments:
-        """Parts in any order, each at most once, as long as one comes. Arguments as of `read`."""
+        """Read clauses in any order, each at most once. Returns their arguments, as `read` does."""
         arguments: Arguments = {}
         waiting = [_items_of(pattern) for pattern in patterns]
         ends = [*(word for items in waiting for word in _words_ahead(items)), *stops]
@@ -190,29 +191,29 @@ class Cursor:
         return arguments
 
     def at(self, *words: str) -> bool:
-        """Whether these words come next."""
+        """Whether these words are next."""
         return [token.word for token in self.tokens[self.index : self.index + len(words)]] == list(words)
 
     def take(self, *words: str) -> bool:
-        """Pass these words, where they come next."""
+        """Pass these words if they are next. Returns whether they were."""
         if not self.at(*words):
             return False
         self.index += len(words)
         return True
 
     def expect(self, *words: str) -> None:
-        """Pass these words. Raises InvalidRequestError where others come next."""
+        """Pass these words. Raises InvalidRequestError if other words are next."""
         for word in words:
             if not self.take(word):
                 self.refuse(f"{word} is missing")
 
     def end(self) -> None:
-        """Raises InvalidRequestError where more comes."""
+        """Raises InvalidRequestError unless the statement ends here."""
         if self.token.kind != "end":
             self.refuse("is not part of the statement")
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise the error for what comes next."""
+        """Raise the error for the next token."""
         token = self.token
         where = "at its end" if token.kind == "end" else f"before {token.text[:60]!a}"
         if what == "is not part of the statement":
@@ -234,7 +235,7 @@ class Cursor:
         return token.name
 
     def path(self) -> list[str]:
-        """A name, or several with dots between."""
+        """A name, or several names with dots between them."""
         names = [self.name()]
         while self.take("."):
             names.append(self.name())
@@ -250,21 +251,21 @@ class Cursor:
         return TableName(None, ".".join(parts), tuple(parts))
 
     def place(self) -> TableName:
-        """The same, or a location as a string: Delta's own statements take one."""
+        """As `table`, or a location as a string, which Delta's own statements take."""
         if self.token.kind != "string":
             return self.table()
         path = self.string()
         return TableName(path, path)
 
     def alias(self, *following: str) -> str | None:
-        """`[AS] name` before one of some words, None where there is none."""
+        """`[AS] name`. None if one of the words `following` is next."""
         if self.take("AS"):
             return self.name()
         is_name = self.token.kind in ("word", "quoted") and self.token.word not in following
         return self.name() if is_name else None
 
     def column(self) -> str:
-        """A column or a field of one as the verbs take it."""
+        """A column or a field of a column, as the verbs take it."""
         return quoted_path(self.path())
 
     def columns(self) -> list[str]:
@@ -272,21 +273,21 @@ class Cursor:
         return self.listed(self.column) if self.at("(") else self.each(self.column)
 
     def each(self, item: Callable[[], T]) -> list[T]:
-        """One of something, or several with commas between."""
+        """One item, or several items with commas between them."""
         items = [item()]
         while self.take(","):
             items.append(item())
         return items
 
     def listed(self, item: Callable[[], T]) -> list[T]:
-        """The same in parentheses."""
+        """As `each`, in parentheses."""
         self.expect("(")
         items = self.each(item)
         self.expect(")")
         return items
 
     def key(self) -> str:
-        """The key of a property, a string or names with dots between."""
+        """The key of a property: a string, or names with dots between them."""
         return self.string() if self.token.kind == "string" else ".".join(self.path())
 
     def keys(self) -> list[str]:
@@ -294,7 +295,7 @@ class Cursor:
         return self.listed(self.key)
 
     def properties(self) -> dict[str, str]:
-        """`(key = value, …)`. Raises InvalidRequestError: A key is there twice."""
+        """`(key = value, …)`. Raises InvalidRequestError: A key occurs twice."""
         values: dict[str, str] = {}
 
         def take_one() -> None:
@@ -308,7 +309,7 @@ class Cursor:
         return values
 
     def assignments(self, *stops: str) -> dict[Column, str]:
-        """`a = value, b.c = value`, each column as a node, which no name can break."""
+        """`a = value, b.c = value`, each column as a node, so that any name is safe."""
         values: dict[Column, str] = {}
 
         def take_one() -> None:
@@ -359,7 +360,7 @@ class Cursor:
         )
 
     def generation(self) -> str | Arguments:
-        """`ALWAYS AS (expression)`, or what an identity column takes."""
+        """`ALWAYS AS (expression)`, or the options of an identity column."""
         begin = self.read("[always: ALWAYS] [by_default: BY DEFAULT] AS [identity: IDENTITY]")
         if begin["always"] == begin["by_default"] or not (begin["always"] or begin["identity"]):
             self.refuse("ALWAYS AS (…) or AS IDENTITY is missing")
@@ -373,7 +374,7 @@ class Cursor:
         return numbers
 
     def signed(self) -> int:
-        """A whole number; a comma may stand behind it."""
+        """A whole number with an optional sign, and an optional comma after it."""
         sign = -1 if self.take("-") else 1
         number = sign * self.integer()
         self.take(",")
@@ -405,7 +406,7 @@ class Cursor:
         return value.value
 
     def comment(self) -> str:
-        """A string, or NULL for none."""
+        """A string. NULL is the empty string."""
         return "" if self.take("NULL") else self.string()
 
     def number(self) -> float:
@@ -432,7 +433,7 @@ class Cursor:
         return moment
 
     def version_or_none(self) -> tuple[int | None, str | None]:
-        """The same, where it comes next."""
+        """As `version`; two None if no version is next."""
         if self.take("VERSION", "AS", "OF"):
             return self.integer(), None
         if not self.take("TIMESTAMP", "AS", "OF"):
@@ -442,12 +443,15 @@ class Cursor:
         return None, self.string()
 
     def type(self) -> str:
-        """A type, up to what may stand behind it."""
+        """A type, up to the words that may follow it."""
         return self.text("NOT", "NULL", "COMMENT", "DEFAULT", "GENERATED", "FIRST", "AFTER", ",", ")", angles=True)
 
     def text(self, *stops: str, angles: bool = False) -> str:
-        """What stands before one of the words, or before the end, parentheses and CASE closed; with `angles`, as in
-        types, `<` and `>` are parentheses, too."""
+        """The text up to one of the words `stops`, or up to the end. Parentheses and CASE in it are closed.
+
+        Args:
+            angles: `<` and `>` are parentheses, as in types.
+        """
         first = self.index
         closing: list[str] = []
         while self.token.kind != "end":
@@ -469,12 +473,12 @@ class Cursor:
         if closing:
             self.refuse(f"{closing[-1]} is missing")
         if self.index == first:
-            self.refuse("something is missing")
+            self.refuse("an expression or a type is missing")
         return self.source[self.tokens[first].start : self.tokens[self.index - 1].end]
 
 
 def _leading(items: Sequence[_Item]) -> Sequence[_Item]:
-    """What a clause begins with: a flag's own words."""
+    """The items with which a clause begins: the words of a flag."""
     return items[0].group if items[0].group else items
 
 
@@ -483,7 +487,7 @@ def _arguments_of(items: Sequence[_Item]) -> list[str]:
 
 
 def quoted_path(path: list[str]) -> str:
-    """A column's path in SQL: a plain name as it is, and one with backticks, which verbs take as it stands, too."""
+    """A column's path in SQL. Verbs take plain names, and names with backticks in them, without quotes."""
     if len(path) == 1 and "`" in path[0]:
         return path[0]
     if len(path) == 1 and re.fullmatch(r"[A-Za-z_]\w*", path[0], re.ASCII):

@@ -66,7 +66,7 @@ def insert(cursor: Cursor, session: Session) -> Statement:
 
 
 def _fields(columns: Sequence[str] | None, schema: StructType) -> list[StructField]:
-    """The columns that rows have values for."""
+    """The columns of the table for which rows have values."""
     if columns is None:
         return list(schema)
     names = resolve_column_names(columns, schema, "The list of columns")
@@ -74,8 +74,8 @@ def _fields(columns: Sequence[str] | None, schema: StructType) -> list[StructFie
 
 
 def _inserted(row_schema: StructType, fields: Sequence[StructField], schema: StructType) -> list[ComputedColumn]:
-    """What the table's columns are made of: by position, as in SQL. A column that the statement does not name becomes
-    null, unless the table computes it."""
+    """The values of the table's columns, assigned by position. A column that the statement does not name becomes null,
+    unless the table computes it."""
     if len(row_schema) != len(fields):
         raise _other_count(len(row_schema), len(fields))
     columns = []

@@ -1,4 +1,4 @@
-"""SELECT is the engine's own language. Tables, versions and changes in it become relations under names of their own."""
+"""Queries. SELECT is the engine's own language; tables, versions and changes in it become named relations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHANGES = "TABLE_CHANGES"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table in a query, at a version or a time, or its changes from the first to the last of two of either."""
+    """A table in a query, at a version or a time, or its changes between two versions or times."""
 
     table: TableName
     version: int | None = None
@@ -38,7 +38,7 @@ class Source:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         if self.changes is not None:
             return f"changes of {self.table.name}"
         if self.version is not None:
@@ -47,11 +47,11 @@ class Source:
 
     @property
     def sources(self) -> Collection[Source]:
-        """As of a query that reads all of it."""
+        """The tables that are read: this one."""
         return (self,)
 
     def is_newest(self, session: Session, table: DeltaTable) -> bool:
-        """Whether this is the newest version of a table, or what changed up to that."""
+        """Whether this is the newest version of a table, or its changes up to the newest version."""
         value = session.value(self.table)
         is_pinned = self.version is not None or self.timestamp is not None
         if self.changes is not None:
@@ -59,7 +59,7 @@ class Source:
         return not is_pinned and isinstance(value, DeltaTable) and is_one_table(value.uri, table.uri)
 
     def value(self, session: Session) -> object:
-        """What engines read. Raises InvalidRequestError where the name stands for no table with versions."""
+        """The rows that engines read. Raises InvalidRequestError: The name is unknown, or its rows have no versions."""
         value = session.value(self.table)
         if isinstance(value, DeltaTable):
             if self.changes is None:
@@ -78,11 +78,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query with its tables by the names it now has for them.
+    """A query whose tables have been replaced by labels.
 
     Attributes:
-        text: For the engine.
-        tables: What the names stand for, with what is asked for of them.
+        text: The query for the engine.
+        tables: The tables and versions by their labels in the text.
     """
 
     text: str
@@ -90,12 +90,12 @@ class Query:
 
     @property
     def sources(self) -> Collection[Source]:
-        """The tables that it reads."""
+        """The tables that the query reads."""
         return self.tables.values()
 
     def rows(self, session: Session) -> object:
-        """The result as `delta_orch.sql` returns it. Raises as the engine's `select`, and where a name stands for no
-        table."""
+        """The result as `delta_orch.sql` returns it. Raises as the engine's `select`, and for a name
+        that is unknown."""
         engine = session.engine()
         return engine.select(self.text, self._relations(session, engine))
 
@@ -107,7 +107,7 @@ class Query:
         Args:
             defines_columns: Rows that state definitions are refused: columns of a query have none.
 
-        Raises as the engine's `sql`, and where a name stands for no table.
+        Raises as the engine's `sql`, and for a name that is unknown.
         """
         relations = self._relations(session, engine)
         if defines_columns:
@@ -127,9 +127,11 @@ class Query:
 def options_of_commit(
     rows: Query | Source, session: Session, table: DeltaTable, *, appends: bool = False
 ) -> CommitOptions:
-    """The session's options for a commit to `table` of `rows`, to be asked for before these are read. Where they come
-    out of that table, the options name its version: what others commit in between is a conflict. For what `appends`,
-    the table's isolation level says whether that holds for blind appends, too."""
+    """The session's options for a commit of `rows` to `table`. Call it before the rows are read.
+
+    If the rows come from that table, the options name its version, so that a commit in between is a conflict. For a
+    statement that `appends`, the isolation level of the table decides whether blind appends conflict.
+    """
     options: CommitOptions = {**session.options}
     reads_itself = any(source.is_newest(session, table) for source in rows.sources)
     if reads_itself and session.runs_again:
@@ -148,14 +150,14 @@ def options_of_commit(
 def parse_query(cursor: Cursor, session: Session) -> Query:
     """The query from here to the end of the statement.
 
-    Its words are the engine's. Only what names a table is looked for: behind FROM, JOIN and a comma.
+    The engine reads its words. Only names of tables are replaced: after FROM, JOIN and a comma.
     """
     of_duckdb = session.engine().name == "local"
     cursor.go_on(of_duckdb=of_duckdb)
     if cursor.token.word not in BEGIN_QUERY:
         cursor.refuse("SELECT is missing")
     named_within = _with_names(cursor)
-    # In a query within, the engine takes its own name before that of a table.
+    # The engine prefers a name that WITH defines to the name of a relation.
     named = named_within if cursor.at("WITH") else frozenset[str]()
     for name in named & session.table_names:
         raise unsupported(
@@ -215,7 +217,7 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
 
 
 def query_in_parentheses(cursor: Cursor, session: Session) -> str:
-    """The text of the query in the parentheses that come next."""
+    """The text of a query in parentheses."""
     cursor.expect("(")
     cursor.go_on(of_duckdb=session.engine().name == "local")
     text = cursor.text(")")
@@ -226,7 +228,7 @@ def query_in_parentheses(cursor: Cursor, session: Session) -> str:
 
 @dataclass(slots=True)
 class _Level:
-    """What stands in a pair of parentheses: a query or not, and whether its FROM is being read."""
+    """A pair of parentheses: whether a query is in it, and whether the query's FROM is being read."""
 
     is_query: bool = False
     is_from: bool = False
@@ -242,7 +244,7 @@ def _names_table(cursor: Cursor, level: _Level, before: str) -> bool:
 
 
 def _label(source: Source, tables: Mapping[str, Source], named: frozenset[str]) -> str:
-    """The name of a table in the text that engines get. Messages quote it, and no other relation has it in any case."""
+    """The name of a table in the text for the engine. It is unique without regard to case, and messages quote it."""
     used_labels = {*named, *(label.lower() for label, other in tables.items() if other != source)}
     label = source.label
     while label.lower() in used_labels:
@@ -251,7 +253,7 @@ def _label(source: Source, tables: Mapping[str, Source], named: frozenset[str]) 
 
 
 def _changes(cursor: Cursor) -> Source:
-    """`table_changes('table', first [, last])`, each a version or a time; the table as in FROM."""
+    """`table_changes('table', first [, last])`. The table is written as in FROM, the bounds are versions or times."""
     cursor.expect(_CHANGES, "(")
     inner = Cursor(cursor.string())
     name = inner.table()
@@ -261,7 +263,10 @@ def _changes(cursor: Cursor) -> Source:
         bounds.append(cursor.string() if cursor.token.kind == "string" else cursor.integer())
     cursor.expect(")")
     if not 1 <= len(bounds) <= 2:
-        raise InvalidRequestError("table_changes takes a table, where to start, and perhaps where to end")
+        raise InvalidRequestError(
+            "table_changes takes a table, a first version or time, and perhaps a last one",
+            remedy="Write table_changes('t', 3) or table_changes('t', 3, 5)",
+        )
     return Source(name, changes=(bounds[0], bounds[1] if len(bounds) > 1 else None))
 
 
@@ -278,7 +283,7 @@ def _with_names(cursor: Cursor) -> frozenset[str]:
 
 
 def _before_parentheses(tokens: Sequence[Token], index: int) -> int:
-    """Where the name stands that a list of columns follows, and perhaps USING KEY with another one."""
+    """The index of the name before a list of columns, and before a list after USING KEY."""
     while tokens[index].text == ")":
         depth = 1
         while depth and index > 0:
@@ -294,5 +299,5 @@ def _is_alias(cursor: Cursor) -> bool:
 
 
 def versioned(cursor: Cursor) -> Source:
-    """The table that comes next, with its version where one is named."""
+    """A table, with its version if the text names one."""
     return Source(cursor.table(), *cursor.version_or_none())

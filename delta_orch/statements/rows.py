@@ -45,15 +45,15 @@ def update(
 
 
 class _Qualified:
-    """Names of columns with the table's name before them: verbs of one table know no other name for it."""
+    """Columns with the table's name before them. The verbs of one table take columns without it."""
 
     def __init__(self, qualifier: str | None, table: DeltaTable) -> None:
         self._qualifier = None if qualifier is None else qualifier.lower()
         self._names = {name.lower() for name in table.snapshot().schema.names} if qualifier else set()
 
     def begins(self, path: Sequence[str]) -> bool:
-        """Whether a path begins with the table's name. A column that is called so, too, is meant where the table has
-        no column of the second name, as in Spark."""
+        """How many names of a path are the table's: 1 or 0. As in Spark, a column of the table's name is meant if the
+        table has no column of the second name."""
         first, second = (name.lower() for name in (*path, "", "")[:2])
         return first == self._qualifier and len(path) > 1 and (second in self._names or first not in self._names)
 
@@ -130,11 +130,11 @@ _CLAUSES = {
         "when_not_matched_insert"
     ),
 }
-"""A clause behind its WHEN, and the method of `Merge` for it, whose arguments have the names of the pattern's."""
+"""The clauses after WHEN, and the method of `Merge` for each. The arguments of both have the same names."""
 
 
 def _clause(cursor: Cursor) -> Callable[[Merge], Merge]:
-    """A clause of MERGE behind its WHEN."""
+    """A clause of MERGE, after its WHEN."""
     method, arguments = cursor.first_of(_CLAUSES, stops=("WHEN",))
     if "columns" in arguments:
         arguments["values"] = _inserted(arguments.pop("columns"), arguments["values"])

@@ -33,7 +33,7 @@ _READS: dict[str, Callable[..., object]] = {
         mode.lower()
     ),
 }
-"""Statements that commit nothing. What stands behind a pattern gets the session and the pattern's arguments."""
+"""Statements that commit nothing. The function of a pattern gets the session and the pattern's arguments."""
 
 _CHANGES: dict[str, Callable[..., object]] = {
     "DELETE FROM {table table} {alias alias} [WHERE {text where}]": rows.delete,
@@ -53,7 +53,7 @@ _CHANGES: dict[str, Callable[..., object]] = {
         for parts, change in tables.ALTERATIONS.items()
     },
 }
-"""Statements that commit, but for those that may hold a query, which `_parse_statement` names."""
+"""Statements that commit. Those that may hold a query are in `_parse_statement`."""
 
 _INSTEAD = {
     "EXPLAIN": "Pass dry_run=True to a DELETE, UPDATE or MERGE; for a query, call scan(where=…).explain()",
@@ -135,7 +135,7 @@ _REPLACING: dict[tuple[str, ...], Literal["overwrite", "delete"]] = {
     ("DELETE", "FROM"): "delete",
     ("TRUNCATE", "TABLE"): "delete",
 }
-"""How statements begin that leave the same table when they run again, and what becomes of the rows that are there."""
+"""The first words of statements that leave the same table when they run again, and the mode of each as a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def _named_tables(tables: Mapping[str, object]) -> dict[str, object]:
 
 
 def _parse_statement(text: str, session: Session) -> Statement:
-    """What a statement does. Raises InvalidRequestError, UnsupportedExpressionError: As `sql`."""
+    """The function that runs a statement. Raises InvalidRequestError, UnsupportedExpressionError: As `sql`."""
     cursor = Cursor(text)
     word = cursor.token.word
     if cursor.token.kind == "end":

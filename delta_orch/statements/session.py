@@ -1,4 +1,4 @@
-"""What a statement runs with: tables by name, the engine, and options of the commit."""
+"""The surroundings of a statement: tables by name, the engine, and options of the commit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Session:
     storage_options: Mapping[str, object] | None
     options: CommitOptions
     open_table: Callable[[str], DeltaTable] | None = None
-    """Opens the table of a location, and of a name without dots that `tables` does not have. None: names do not stand
-    for tables then, and locations are those of `DeltaTable`."""
+    """Opens the table of a location, and of a name without dots that is not in `tables`. None: only `tables` has names,
+    and locations are opened as `DeltaTable`."""
     runs_again: bool = False
-    """Refuse a statement whose query reads the table that it changes: where it runs again it counts twice."""
+    """The orchestrator may run the statement twice. A query must not read the table that the statement changes then."""
 
     @property
     def table_names(self) -> frozenset[str]:
@@ -42,19 +42,18 @@ class Session:
         return self.engine().quoted(name)
 
     def is_of_catalog(self, name: TableName) -> bool:
-        """Whether a name is that of a table of the catalog: it has three parts, and `tables` does not have it."""
+        """Whether a name is a table of the catalog: it has three parts, and it is not in `tables`."""
         is_own = name.name.lower() in self.table_names or name.parts[:1] == ("spark_catalog",)
         return len(name.parts) == 3 and not is_own and is_configured(self.storage_options)
 
     def is_table(self, name: TableName, named: Collection[str]) -> bool:
-        """Whether a name in FROM stands for a table. Without `tables`, the names that WITH defines (`named`, in lower
-        case) do not."""
+        """Whether a name in FROM is a table. `named` are the names that WITH defines, in lower case."""
         if name.path is not None or name.name.lower() in self.table_names or self.is_of_catalog(name):
             return True
         return self.open_table is not None and len(name.parts) == 1 and name.name.lower() not in named
 
     def value(self, name: TableName) -> object:
-        """What a name stands for. Raises InvalidRequestError where it stands for nothing."""
+        """The value of a name. Raises InvalidRequestError: The name is unknown."""
         if name.path is not None:
             return self.open_table(name.path) if self.open_table else DeltaTable(name.path, self.storage_options)
         folded = {key.lower(): value for key, value in self.tables.items()}
@@ -65,7 +64,7 @@ class Session:
                 return self.open_table(name.name)
             raise InvalidRequestError(
                 f"There is no table {name.name[:200]!r}",
-                cause=f"The tables given are {', '.join(map(repr, self.tables)) or 'none'}",
+                cause=f"tables= names {', '.join(map(repr, self.tables)) or 'none'}",
                 remedy="Write delta.`path`, or pass it: tables={'name': DeltaTable(…)}",
                 table=name.name[:200],
             )
@@ -73,7 +72,7 @@ class Session:
         return DeltaTable(value, self.storage_options) if isinstance(value, str) else value
 
     def target(self, name: TableName) -> DeltaTable:
-        """The table a statement is about. Raises InvalidRequestError where the name stands for something else."""
+        """The table that a statement changes or describes. Raises InvalidRequestError: The name is not a table."""
         value = self.value(name)
         if not isinstance(value, DeltaTable):
             raise InvalidRequestError(
@@ -83,19 +82,19 @@ class Session:
         return value
 
     def engine(self) -> Engine:
-        """The engine of queries: Spark where a Spark DataFrame is among the tables, unless the caller chose."""
+        """The engine of queries: the caller's choice, or Spark if a Spark DataFrame is among the tables."""
         frame = next((value for value in self.tables.values() if is_spark_value(value)), None)
         return select_engine(frame, self.choice)
 
     def relation(self, engine: Engine, value: object) -> Relation:
-        """Rows by any of the names. Raises UnsupportedExpressionError where texts are compared by a collation."""
+        """A value as rows for an engine. Raises UnsupportedExpressionError: The table has columns with collations."""
         value = value.snapshot() if isinstance(value, DeltaTable) else value
         if isinstance(value, Snapshot) and has_collations(value.configuration):
             raise unsupported("A query of a table whose columns have collations", "Read it with snapshot().scan()")
         return open_source(engine, value)
 
     def refuse_options(self, statement: str) -> None:
-        """Raises InvalidRequestError where options of a commit are given to a statement without one."""
+        """Raises InvalidRequestError: There are options of a commit, but the statement commits nothing."""
         if self.options:
             option_names = ", ".join(self.options)
             raise InvalidRequestError(
@@ -104,11 +103,11 @@ class Session:
 
 
 Statement = Callable[[Session], object]
-"""A statement that has been read, and that nothing refuses any more before it runs."""
+"""A statement that was read and checked, ready to run."""
 
 
 def unsupported(what: str, remedy: str | None = None) -> UnsupportedExpressionError:
-    """The error for a part of SQL that no verb stands for."""
+    """The error for SQL that no verb implements."""
     return UnsupportedExpressionError(
         f"{what} is not supported", remedy=remedy or "docs/sql.md lists the statements and their parts", construct=what
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def calls(method: str, *, with_engine: bool = False) -> Callable[..., object]:
-    """A statement that is one call: of a method of its table, with the arguments that the statement has."""
+    """A statement that calls one method of its table, with the arguments that the text states."""
 
     def call(session: Session, table: TableName, **arguments: object) -> object:
         engine = {"engine": session.choice} if with_engine else {}
@@ -129,7 +129,7 @@ def _create_as(query: Query, definition: Arguments, replaces: bool, session: Ses
         return table.create_or_replace(data=rows, engine=engine, **definition, **options)
     _ensure_absent(table)
     rows = query.relation(session, engine, defines_columns=True)
-    # As of no table: of two that create it with rows, one does.
+    # The commit expects no table, so that one of two concurrent writers creates it.
     options = cast("WriteOptions", {**definition, **session.options})
     return overwrite(table.log, None, rows, None, "static", None, engine, options)
 
@@ -155,7 +155,7 @@ def _clone(clone: Arguments, replaces: bool, session: Session, target: DeltaTabl
 
 
 def _unless_there(table: DeltaTable, make: Callable[[DeltaTable], object]) -> object:
-    """IF NOT EXISTS: a table that is there, or that another writer makes meanwhile, is left as it is."""
+    """IF NOT EXISTS: leave a table that exists, or that another writer creates meanwhile, as it is."""
     if not table.exists():
         try:
             return make(table)
@@ -202,7 +202,7 @@ def _add_columns(alteration: Alteration, columns: list[tuple[str, str, Arguments
 
 
 def _method(name: str, **fixed: object) -> Callable[..., Alteration]:
-    """A method of `Alteration`, whose arguments have the names of the pattern's."""
+    """A method of `Alteration`. Its arguments have the names of the pattern's arguments."""
 
     def change(alteration: Alteration, columns: Sequence[str] = (), **arguments: object) -> Alteration:
         answer: Alteration = getattr(alteration, name)(*columns, **arguments, **fixed)
@@ -233,4 +233,4 @@ ALTERATIONS: dict[str, Callable[..., Alteration]] = {
     f"{_COLUMN} FIRST": _method("move_column", first=True),
     f"{_COLUMN} AFTER {{name after}}": _method("move_column"),
 }
-"""What may stand behind ALTER TABLE t."""
+"""The changes after ALTER TABLE t."""

@@ -86,7 +86,7 @@ def _without_word(name: str, word: str) -> str:
     return alike[word]
 
 
-# Arguments: as DuckDB's SQL of the type that a function takes, where Spark casts them to it
+# Arguments: DuckDB's SQL of the type that a function takes. They are cast where Spark casts them.
 
 
 def _day(value: Typed) -> Typed:
@@ -117,7 +117,7 @@ def _integer(kind: DataType) -> Callable[[Typed], str]:
 
 
 def _only(*takes: DataType) -> Callable[[Typed], str]:
-    """An argument of one of some types, to which Spark casts no other."""
+    """An argument that has one of some types. Spark casts no other type to them."""
 
     def argument(value: Typed) -> str:
         if value.data_type not in takes:
@@ -226,7 +226,7 @@ def _rounded(values: Sequence[Typed]) -> Typed:
         target = DecimalType(min(kind.precision - kind.scale + 1 + scale, MAX_DECIMAL_DIGITS), scale)
         return Typed(f"CAST({value.sql} AS {duckdb_type(target)})", target)
     if kind in (FLOAT, DOUBLE) and 0 <= digits <= 15:
-        # By its shortest decimal, as Java does; a number this large has no fraction to round.
+        # Java rounds the shortest decimal of a number. Numbers from 1e16 on have no fraction.
         decimal = f"CAST(CAST({value.sql} AS VARCHAR) AS DECIMAL(38,{digits}))"
         exact = f"CAST(CAST({decimal} AS VARCHAR) AS {duckdb_type(kind)})"
         return Typed(f"CASE WHEN abs({value.sql}) < 1e16 THEN {exact} ELSE {value.sql} END", kind)
@@ -257,8 +257,8 @@ def _whole(function: str) -> _Function:
 
 # Texts
 
-# Latin and Cyrillic letters, without those that become several letters, or whose case Java and DuckDB know from
-# different versions of Unicode. A sigma at the end of a word makes Greek a matter of its own.
+# Latin and Cyrillic letters, without letters that become several letters, or whose case depends on the version of
+# Unicode that Java or DuckDB has. Greek is left out, because a sigma at the end of a word has a form of its own.
 _SAME_UPPER = r"[\x{01}-\x{DE}\x{E0}-\x{148}\x{14A}-\x{19A}\x{19C}-\x{1EF}\x{1F1}-\x{24F}\x{400}-\x{52F}]*"
 _SAME_LOWER = r"[\x{01}-\x{12F}\x{131}-\x{24F}\x{400}-\x{52F}]*"
 
@@ -282,7 +282,7 @@ def concatenated(values: Sequence[Typed]) -> Typed:
 
 
 def _concat_ws(values: Sequence[Typed]) -> Typed:
-    """Nulls are left out."""
+    """Texts with a separator between them. Nulls are left out."""
     return Typed(f"concat_ws({', '.join(map(as_text, values))})", STRING)
 
 
@@ -300,7 +300,7 @@ def _substring(values: Sequence[Typed]) -> Typed:
     subject, numbers = as_text(values[0]), values[1:]
     if any(number.data_type not in INTEGRAL_RANGES for number in numbers):
         raise unsupported("substring with positions that are not integers")
-    # Spark counts in 32 bits: a position beyond them is an error, and without a number they are as many as there are.
+    # Positions have 32 bits in Spark: a longer one raises. Without a length, the rest of the text is meant.
     start, *count_of = [widen(cast(number, INTEGER), LONG).sql for number in numbers]
     # A negative position counts from the end. Positions before the first character count as well.
     begin = f"CASE WHEN {start} > 0 THEN {start} - 1 WHEN {start} < 0 THEN length({subject}) + {start} ELSE 0 END"
@@ -365,7 +365,7 @@ _FORMAT = re.compile(r"([A-Za-z])\1*|'[^']+'|[^A-Za-z'\[\]{}#]+")
 
 
 def _date_format(values: Sequence[Typed]) -> Typed:
-    """With the letters of `_FORMATTED`."""
+    """A date by a pattern of the letters in `_FORMATTED`."""
     value = _moment(values[0]).sql
     pattern = constant(values[1], str, "date_format")
     tokens = list(_FORMAT.finditer(pattern))
@@ -401,7 +401,7 @@ def _map(values: Sequence[Typed]) -> Typed:
     if not is_atomic(key) or key in (FLOAT, DOUBLE) or (key == VOID and values):
         raise unsupported(f"a map of {key} and {kind}")
     if not values:
-        key = STRING  # Arrow has no map whose keys have no type, and of no key any cast is the same
+        key = STRING  # Arrow needs a type of keys, and an empty map has no key to cast
     keys, items = (", ".join(widen(v, k).sql for v in values[i::2]) for i, k in ((0, key), (1, kind)))
     return Typed(f"MAP([{keys}], [{items}])", MapType(key, kind, True))
 
@@ -429,7 +429,7 @@ def _size(values: Sequence[Typed]) -> Typed:
 
 
 def _array_contains(values: Sequence[Typed]) -> Typed:
-    """Null where the array or the value is, and where a null in the array may be the value."""
+    """Null if the array or the value is null, or if only a null in the array could be the value."""
     array, value = values
     kind = array.data_type.element_type if isinstance(array.data_type, ArrayType) else VOID
     if not is_atomic(kind) or kind in (FLOAT, DOUBLE, VOID):
@@ -482,7 +482,7 @@ TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "timestamp_millis": (("long",), "CAST(make_timestamp(multiply({0}, 1000::BIGINT)) AS TIMESTAMPTZ)", TIMESTAMP),
     "timestamp_micros": (("long",), "CAST(make_timestamp({0}) AS TIMESTAMPTZ)", TIMESTAMP),
 }
-"""Functions as text over their arguments: what they take, the text, and the type of the result."""
+"""Functions as text over their arguments: the kinds of these (`_KINDS`), the text, and the type of the result."""
 
 FUNCTIONS: dict[str, tuple[int, int, _Function]] = {
     "coalesce": (1, _MANY, _same_typed("coalesce")),

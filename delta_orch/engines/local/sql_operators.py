@@ -95,11 +95,11 @@ _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _DAYS = (PrimitiveType("byte"), PrimitiveType("short"), INTEGER)
 _MAX_CHARACTERS = 4_000_000
 _TIMES_LISTED = 4
-"""So often the rules around a long list may write it, beyond `_MAX_CHARACTERS`."""
+"""How often the rules around a long list may repeat its text, in addition to `_MAX_CHARACTERS`."""
 
 
 class Columns(Protocol):
-    """The meaning of names at the place of an expression."""
+    """The columns that an expression may name."""
 
     def find(self, path: tuple[str, ...]) -> Typed:
         """The column of that name. Raises ColumnNotFoundError, InvalidExpressionError if it is ambiguous."""
@@ -199,7 +199,7 @@ class Scalars:
             case _:
                 raise unsupported(describe(node))
         if len(sql.sql) > self._most_characters:
-            raise too_deep()  # some rules write an operand several times
+            raise too_deep()  # some rules repeat the text of an operand
         return sql
 
     # --- predicates
@@ -230,7 +230,7 @@ class Scalars:
         one, other = self.scalar(left), self.scalar(right)
         for value, beside, node in ((one, other, right), (other, one, left)):
             if value.char_width and not beside.char_width and beside.literal is None and not columns_of(node):
-                # Spark computes it first, and then fills it up.
+                # Spark computes the other side first, and then fills it up with spaces.
                 raise unsupported(f"{describe(node)} beside a column of char (write its value)")
         return self._compare(op, one, other)
 
@@ -266,7 +266,7 @@ class Scalars:
             except InvalidExpressionError:
                 if len(values) > LONG_LIST:
                     raise
-                # Text that is no value of the type fails for a row, if at all.
+                # A text that is not a value of the type fails when a row is compared with it.
             else:
                 self._most_characters += _TIMES_LISTED * len(is_listed.sql)
                 return is_listed
@@ -333,7 +333,7 @@ class Scalars:
     # --- numbers
 
     def arithmetic(self, node: Operation) -> Typed:
-        # By name: DuckDB turns `x + 1 > 0` around to `x > -1`, and then no row overflows.
+        # Functions instead of signs, because DuckDB rewrites `x + 1 > 0` to `x > -1`, which never overflows.
         function = {"+": "add", "-": "subtract", "*": "multiply"}[node.name]
         first, second = node.arguments
         if isinstance(first, Operation) and first.name == "INTERVAL" and node.name == "+":
@@ -355,7 +355,7 @@ class Scalars:
         ensure_computable(left, right, describe(node))
         kinds = {left.data_type, right.data_type}
         is_exact = any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE, STRING} & kinds
-        if is_exact and left.data_type != VOID:  # Spark goes by what is divided
+        if is_exact and left.data_type != VOID:  # Spark decides by the dividend
             return _decimal_quotient(left, right, describe(node))
         arithmetic_type(left, right, describe(node))
         return _guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)
@@ -427,8 +427,8 @@ def _is_listed(child: Typed, values: tuple[Literal, ...] | Constants) -> Typed:
 
 
 def _filled_up(operands: list[Typed]) -> list[Typed]:
-    """Columns of `char(n)` beside constants or each other, all with as many characters as the longest. Beside anything
-    else Spark compares them as they are."""
+    """Columns of `char(n)`, filled up with spaces to the longest of them and of the constants beside them. Beside other
+    operands Spark compares them as they are."""
     if not any(operand.char_width for operand in operands):
         return operands
     texts = [operand.literal.value if operand.literal is not None else None for operand in operands]
@@ -458,8 +458,8 @@ def _guarded(operator: str, left: Typed, right: Typed, kind: DataType) -> Typed:
 
 
 def _decimal_arithmetic(function: str, left: Typed, right: Typed, what: str) -> Typed:
-    """Exact in as many digits as DuckDB has, then rounded where Spark gives up digits, or refused. A sum that does not
-    fit before it is rounded raises."""
+    """The exact result, rounded where Spark drops digits. More than 38 digits are refused. A sum that does not fit
+    before it is rounded raises."""
     a, b = _decimal_operands(left, right)
     if function == "multiply":
         exact = DecimalType(min(a.precision + b.precision + 1, MAX_DECIMAL_DIGITS), min(a.scale + b.scale, 38))
@@ -467,7 +467,7 @@ def _decimal_arithmetic(function: str, left: Typed, right: Typed, what: str) -> 
         if a.precision + b.precision > MAX_DECIMAL_DIGITS:
             raise unsupported(f"{what}: more than {MAX_DECIMAL_DIGITS} digits")
         if a.precision + b.precision > _LONG_DIGITS:
-            # DuckDB multiplies two short decimals in 64 bits, whatever comes out.
+            # DuckDB multiplies two short decimals in 64 bits, even if the product is longer.
             a = DecimalType(max(a.precision, _LONG_DIGITS + 1), a.scale)
     else:
         scale = max(a.scale, b.scale)
@@ -480,14 +480,14 @@ def _decimal_arithmetic(function: str, left: Typed, right: Typed, what: str) -> 
 
 
 def _decimal_operands(left: Typed, right: Typed) -> tuple[DecimalType, DecimalType]:
-    """A null is of the other operand's type."""
+    """The types of two operands. A null has the type of the other operand."""
     if left.data_type == VOID:
         return (decimal_operand(right),) * 2
     return decimal_operand(left), decimal_operand(left if right.data_type == VOID else right)
 
 
 def _adjusted(precision: int, scale: int) -> DecimalType:
-    """The decimal of a result, as Spark gives up digits behind the point for those before it, but for six."""
+    """The type of a result. As in Spark, digits before the point replace digits after it, of which six remain."""
     if precision <= MAX_DECIMAL_DIGITS:
         return DecimalType(precision, scale)
     before = precision - scale
@@ -544,8 +544,8 @@ _MAX_GROUPS = 50
 
 
 def _in_order(operator: str, parts: Sequence[str]) -> str:
-    """AND or OR. An operand that may raise is not evaluated where those before it decide, as in Spark: DuckDB orders
-    operands by what they cost."""
+    """AND or OR. As in Spark, an operand that may raise is not evaluated if the operands before it decide. DuckDB alone
+    would order operands by their cost."""
     groups: list[list[str]] = []
     for part in parts:
         if not groups or may_raise(part):

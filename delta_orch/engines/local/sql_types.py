@@ -81,7 +81,7 @@ class Typed:
 
 
 def unsupported(what: str) -> UnsupportedExpressionError:
-    """The error for what is not proven to mean the same in DuckDB as in Spark."""
+    """The error for a construct that is not proven to mean the same in DuckDB as in Spark."""
     return UnsupportedExpressionError(
         f"The local engine does not run {what}",
         cause="It runs only what is proven to mean the same in DuckDB as in Spark",
@@ -130,12 +130,12 @@ def _common_part(left: DataType, right: DataType) -> DataType:
 
 
 def holds_void(data_type: DataType) -> bool:
-    """Whether a part of a type is that of nulls alone, as in `array()`: a value that is yet to be cast."""
+    """Whether a part of a type is `void`, the type of nulls, as in `array()`. Such a value must be cast."""
     return VOID in types_of(data_type)
 
 
 def has_equality(data_type: DataType) -> bool:
-    """Whether values compare as in Spark: not maps and variants, nor what holds some."""
+    """Whether values are compared as in Spark. Maps, variants, and values that hold them are not."""
     match data_type:
         case ArrayType():
             return has_equality(data_type.element_type)
@@ -190,7 +190,7 @@ class Source:
 
 
 def qualified(alias: str, name: str) -> str:
-    """A column of a relation."""
+    """A column with the relation's alias before it."""
     return f"{quote_duckdb_identifier(alias)}.{quote_duckdb_identifier(name)}"
 
 
@@ -246,7 +246,7 @@ def decimal_operand(value: Typed) -> DecimalType:
 
 
 def error(problem: str) -> str:
-    """An expression of any type that raises."""
+    """An expression that raises for each row. It has any type."""
     return f"error({quote_duckdb_string(problem)})"
 
 
@@ -258,7 +258,7 @@ def widen(value: Typed, target: DataType) -> Typed:
     if source != VOID and holds_void(source):
         return Typed(_cast_inside(value, target, 0), target)
     if not is_atomic(target):
-        # Types that differ in what may be null are printed alike.
+        # Types that differ only in nullability have the same text.
         sql = value.sql if str(source) == str(target) or source == VOID else f"CAST({value.sql} AS {type_name(target)})"
         return Typed(sql, target)
     if source == VOID:
@@ -281,8 +281,8 @@ def null_of(data_type: DataType) -> str:
 
 
 def finite(value: Typed) -> Typed:
-    """A date or a moment. DuckDB takes the ends of their types for infinities, which raise here."""
-    # No `error()`, which keys of windows do not take: this is no text of a date.
+    """A date or a moment. The first and the last value of its type raise, because DuckDB reads them as infinities."""
+    # A cast that fails, because keys of windows do not take `error()`.
     text = f"'an end of its type, which only the Spark engine takes: ' || {value.sql}"
     problem = f"CAST({text} AS {duckdb_type(value.data_type)})"
     return replace(value, sql=f"CASE WHEN isinf({value.sql}) THEN {problem} ELSE {value.sql} END")
@@ -321,7 +321,7 @@ def cast(value: Typed, target: DataType) -> Typed:
             limit = f"abs({sql}) >= 3.4028235677973366e38::DOUBLE AND NOT isnan({sql})"
             return Typed(f"CASE WHEN {limit} THEN CAST(if({sql} > 0, 'inf', '-inf') AS FLOAT) ELSE {plain} END", FLOAT)
         case "floating", "decimal":
-            # Spark has a null for what is no number, and for the infinite.
+            # Spark returns null for NaN and for infinities.
             number = widen(value, DOUBLE).sql
             return Typed(f"CASE WHEN isfinite({number}) THEN CAST(CAST({number} AS VARCHAR) AS {to}) END", target)
         case "decimal", "floating" if target == DOUBLE:
@@ -342,7 +342,7 @@ def cast(value: Typed, target: DataType) -> Typed:
 
 
 def _kind(data_type: DataType) -> str:
-    """What kind of values a type has, as casts go by it."""
+    """The kind of a type, by which casts are chosen."""
     if isinstance(data_type, DecimalType):
         return "decimal"
     kinds = {**dict.fromkeys(INTEGRAL_RANGES, "integer"), FLOAT: "floating", DOUBLE: "floating", STRING: "text"}
@@ -377,13 +377,13 @@ def _cast_inside(value: Typed, target: DataType, depth: int) -> str:
 
 
 def in_years(value: str, year: str, text: str) -> str:
-    """A text of a date, where its year has four digits."""
+    """The text of a date whose year has four digits. Other years raise."""
     problem = error("text of a date outside the years 1 to 9999, for which the local engine is not proven equal")
     return f"CASE WHEN {value} IS NULL THEN NULL WHEN year({year}) BETWEEN 1 AND 9999 THEN {text} ELSE {problem} END"
 
 
 def _from_text(value: Typed, target: DataType) -> Typed:
-    """Each rule is the pattern that text must match, and what becomes of its groups. Other text raises."""
+    """Text as a value. Each type has a pattern that text must match, and SQL over its groups. Other text raises."""
     text = value.sql
     if target == BINARY:
         return Typed(f"encode({text})", BINARY)
@@ -438,7 +438,7 @@ def _matched(text: str, pattern: str, result: str, target: DataType) -> str:
 
 
 def as_boolean(value: Typed, text: Callable[[], str], *, is_cast: bool = True) -> str:
-    """A predicate. `is_cast`: Spark makes a boolean of NULL there."""
+    """A predicate. `is_cast`: Spark reads a bare NULL as a boolean here."""
     if value.data_type != BOOLEAN and not (is_cast and value.data_type == VOID):
         raise InvalidExpressionError(
             f"{text()!r} is not a predicate", cause=f"Its type is {value.data_type}, not boolean"
@@ -447,7 +447,7 @@ def as_boolean(value: Typed, text: Callable[[], str], *, is_cast: bool = True) -
 
 
 def as_text(value: Typed) -> str:
-    """A string operand; what Spark casts to text for it is cast. Raises UnsupportedExpressionError."""
+    """A string operand, cast to text where Spark does so. Raises UnsupportedExpressionError."""
     return cast(value, STRING).sql
 
 
@@ -468,7 +468,7 @@ def choose(conditions: Sequence[str], results: Sequence[Typed], default: Typed) 
 
 
 def cast_target(name: str) -> DataType:
-    """The type that CAST names. Raises UnsupportedExpressionError for what is no column's."""
+    """The type that CAST names. Raises UnsupportedExpressionError: A column cannot have that type."""
     is_nested = "<" in name and not re.search(r"\bCHAR|\bVARCHAR|\bINTERVAL|\bVARIANT", name)
     target = parse_columns(f"c {name}").fields[0].data_type if is_nested else type_of(name)
     if target is None:
