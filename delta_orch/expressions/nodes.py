@@ -33,7 +33,7 @@ class _Composite(Expression):
         return {name: getattr(self, name) for name in self.__match_args__}
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._operands() == other._operands()  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._operands() == other._operands()
 
     def __hash__(self) -> int:
         return hash((type(self), *self._operands().values()))
