@@ -97,41 +97,35 @@ def _other_count(num_values: int, expected: int) -> InvalidRequestError:
     )
 
 
-def _placed(value_type: DataType, column_type: DataType, path: str) -> DataType:
+def _placed(source: DataType, target: DataType, path: str) -> DataType:
     """A type whose structs have the table's names, because an INSERT assigns fields by their position in Spark. A value
     without a name is called `col1` if it comes first.
 
     Raises SchemaMismatchError: A struct has other fields, or in another order.
     """
-    match value_type, column_type:
+    match source, target:
         case StructType(), StructType():
-            pairs = enumerate(zip(value_type.names, column_type.names, strict=False), 1)
+            pairs = enumerate(zip(source.names, target.names, strict=False), 1)
             fits = (name.lower() in (expected.lower(), f"col{place}") for place, (name, expected) in pairs)
-            if len(value_type) != len(column_type) or not all(fits):
+            if len(source) != len(target) or not all(fits):
                 raise SchemaMismatchError(
-                    f"The struct {path} has the fields {', '.join(value_type.names)}",
-                    cause=f"INSERT takes structs with the table's fields in order: {', '.join(column_type.names)}",
+                    f"The struct {path} has the fields {', '.join(source.names)}",
+                    cause=f"INSERT takes structs with the table's fields in order: {', '.join(target.names)}",
                     remedy="Name them in the query with named_struct(…)",
                     column=path,
                 )
             placed = (
                 replace(
-                    value_field,
-                    name=field.name,
-                    data_type=_placed(value_field.data_type, field.data_type, f"{path}.{field.name}"),
+                    part, name=field.name, data_type=_placed(part.data_type, field.data_type, f"{path}.{field.name}")
                 )
-                for value_field, field in zip(value_type, column_type, strict=True)
+                for part, field in zip(source, target, strict=True)
             )
             return StructType(tuple(placed))
         case ArrayType(), ArrayType():
-            return replace(
-                value_type, element_type=_placed(value_type.element_type, column_type.element_type, f"{path}.element")
-            )
+            return replace(source, element_type=_placed(source.element_type, target.element_type, f"{path}.element"))
         case MapType(), MapType():
-            key = _placed(value_type.key_type, column_type.key_type, f"{path}.key")
+            key = _placed(source.key_type, target.key_type, f"{path}.key")
             return replace(
-                value_type,
-                key_type=key,
-                value_type=_placed(value_type.value_type, column_type.value_type, f"{path}.value"),
+                source, key_type=key, value_type=_placed(source.value_type, target.value_type, f"{path}.value")
             )
-    return value_type
+    return source
