@@ -54,6 +54,20 @@ class TxnGroup:
         rows = pc.filter(self.table, pc.is_in(self.table["app_id"], value_set=string_array(possible_ids)))
         return {row["app_id"]: Txn(**row) for row in rows.to_pylist()}
 
+    def named(self, starts: Sequence[str], end: str, but: Sequence[str]) -> dict[str, Txn]:
+        """The identifiers that `TxnVersions.named` selects. A group is read if an id in it can begin so."""
+        if self._bounds is not None:
+            least, greatest = self._bounds
+            starts = [start for start in starts if least[: len(start)] <= start <= greatest]
+        if not starts:
+            return {}
+        rows = self.table if "" in starts else pc.filter(self.table, _begins_with(self.table, starts))
+        if but:
+            rows = pc.filter(rows, pc.invert(_begins_with(rows, but)))
+        if end:
+            rows = pc.filter(rows, pc.ends_with(rows["app_id"], end))
+        return {row["app_id"]: Txn(**row) for row in rows.to_pylist()}
+
 
 class RecordedTxns(Mapping[str, Txn]):
     """The newest `txn` of each application id. A lookup is fast; to iterate makes an object of each.
@@ -93,6 +107,14 @@ class RecordedTxns(Mapping[str, Txn]):
             versions |= group.among(older)
         return {app_id: txn for app_id, txn in versions.items() if self._is_retained(txn)}
 
+    def named(self, starts: Sequence[str], end: str, but: Sequence[str]) -> dict[str, Txn]:
+        """The identifiers that `TxnVersions.named` selects."""
+        txns = {app_id: txn for group in self._groups for app_id, txn in group.named(starts, end, but).items()}
+        for app_id, txn in self._newer.items():
+            if app_id.startswith(tuple(starts)) and app_id.endswith(end) and not app_id.startswith(tuple(but)):
+                txns[app_id] = txn
+        return {app_id: txn for app_id, txn in txns.items() if self._is_retained(txn)}
+
     def _is_retained(self, txn: Txn) -> bool:
         return self._oldest_ms is None or txn.last_updated is None or txn.last_updated >= self._oldest_ms
 
@@ -108,6 +130,10 @@ class RecordedTxns(Mapping[str, Txn]):
             return whole
         updated = whole["last_updated"]
         return pc.filter(whole, pc.or_kleene(pc.is_null(updated), pc.greater_equal(updated, self._oldest_ms)))
+
+
+def _begins_with(txns: pa.Table, starts: Sequence[str]) -> pa.ChunkedArray:
+    return reduce(pc.or_, [pc.starts_with(txns["app_id"], start) for start in starts])
 
 
 def _ascends(txns: pa.Table) -> bool:
@@ -150,13 +176,4 @@ class TxnVersions(Mapping[str, int]):
         Args:
             but: Beginnings of ids that are left out.
         """
-        table = self._txns.table
-        names = table["app_id"]
-        parts = [pc.starts_with(names, start) for start in starts]
-        is_named = pc.ends_with(names, end)
-        if parts:
-            is_named = pc.and_(is_named, reduce(pc.or_, parts))
-        for start in but:
-            is_named = pc.and_(is_named, pc.invert(pc.starts_with(names, start)))
-        rows = pc.filter(table, is_named)
-        return dict(zip(rows["app_id"].to_pylist(), rows["version"].to_pylist(), strict=True))
+        return {app_id: txn.version for app_id, txn in self._txns.named(starts or ("",), end, but).items()}
