@@ -265,22 +265,6 @@ def expressions() -> Iterator[str]:
         yield f"- {kind}: {', '.join(f'`{name}`' for name in sorted(names))}"
 
 
-def options(store: str) -> Iterator[str]:
-    """The options of a kind of store, and the other names of each."""
-    from delta_orch.storage.storage_options import OPTION_MEANINGS, OPTIONS, StoreKind
-
-    kind = StoreKind(store)
-    others: dict[str, list[str]] = {}
-    for name, option in OPTIONS[kind].items():
-        own = next((key for key in OPTION_MEANINGS[kind] if _fills(OPTIONS[kind], key) == option.path), name)
-        others.setdefault(own, []).extend([name] if name != own else [])
-    rows = [
-        (f"`{own}`", ", ".join(f"`{name}`" for name in names), OPTION_MEANINGS[kind].get(own, ""))
-        for own, names in others.items()
-    ]
-    yield from table("option", "also", "meaning", rows=rows)
-
-
 def figures(name: str) -> Iterator[str]:
     """The figures of a plot, and the most memory in MB."""
     from benchmarks import plots
@@ -302,11 +286,6 @@ def _figure(bar: tuple[str, float, int]) -> str:
     return f"{value:.3g} ({peak_bytes / 1e6:.0f})" if peak_bytes else f"{value:.3g}"
 
 
-def _fills(known: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    path: tuple[str, ...] = known[name].path
-    return path
-
-
 _DIRECTIVES: Mapping[str, Callable[..., Iterator[str]]] = {
     function.__name__: function
     for function in (
@@ -318,7 +297,6 @@ _DIRECTIVES: Mapping[str, Callable[..., Iterator[str]]] = {
         properties,
         commands,
         expressions,
-        options,
         figures,
     )
 }

@@ -4,81 +4,79 @@
 from __future__ import annotations
 
 import os
-from functools import cache
+from collections.abc import Mapping
 from typing import ClassVar
-from weakref import finalize
 
+from delta_orch.errors import InvalidRequestError
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.failed_request import Answer
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk
-from delta_orch.storage.storage_options import PUBLIC_AZURE, ObjectLocation, OptionsSource, StoreOptions, account_of
+from delta_orch.storage.storage_options import ObjectLocation, OptionsSource, OptionValue, StoreOptions, account_of
+
+_CREDENTIALS = ("connection_string", "account_key", "sas_token", "client_id", "anon")
+_ENVIRONMENT_OPTIONS = frozenset({*_CREDENTIALS, "account_name", "client_secret", "tenant_id"})
 
 
 class AzureStore(ObjectStore):
-    """Azure lists names in UTF-16 order, which differs from code point order beyond U+FFFF. A log's names are ASCII."""
+    """One prefix of one container, through Azure's client.
+
+    Azure lists names in UTF-16 order, which differs from code point order beyond U+FFFF. The names of a log are ASCII.
+    """
 
     label: ClassVar[str] = "Azure"
+    part_option: ClassVar[str] = "blocksize"
     credentials_remedy: ClassVar[str] = (
         "Check the storage options account_key, sas_token, connection_string or client_id and client_secret, "
         "or the AZURE_STORAGE_… variables of this process"
     )
 
     def __init__(self, location: ObjectLocation, options: StoreOptions | OptionsSource) -> None:
-        # A catalog names the account in the location.
-        named = location.with_account(account_of(options.library)) if isinstance(options, StoreOptions) else location
-        super().__init__(named, options)
+        # A location of a catalog already names the account.
+        if isinstance(options, StoreOptions):
+            location = location.with_account(account_of(options.library))
+        super().__init__(location, options)
 
     def _connect(self) -> Sdk:
         from azure.storage.blob import BlobServiceClient
 
-        filesystem = self.filesystem
-        # What is to be tried again, and for how long, is `ObjectStore.call`'s to decide.
+        # `ObjectStore.call` decides which requests are repeated, and for how long.
         once = {"retry_total": 0}
-        if filesystem.connection_string is not None:
-            return BlobServiceClient.from_connection_string(filesystem.connection_string, **once)
-        credential = filesystem.sync_credential or filesystem.account_key or filesystem.sas_token
-        return BlobServiceClient(filesystem.account_url, credential=credential, **once)
-
-    def _connect_filesystem(self) -> Sdk:
-        from adlfs import AzureBlobFileSystem
-
-        library = dict(self.options.library)
-        if self.location.account is not None and "connection_string" not in library:
-            library.setdefault("account_name", self.location.account)
-            if self.location.suffix != PUBLIC_AZURE:
-                library.setdefault("account_host", f"{self.location.account}.blob.{self.location.suffix}")
-        _leave_connections_to_the_parent()
-        # Not everyone who may read and write blobs may also look at their container.
-        library.setdefault("assume_container_exists", True)
-        return AzureBlobFileSystem(
-            **library, use_listings_cache=False, default_cache_type="none", default_fill_cache=False
-        )
+        options = _with_environment(self.options.library)
+        if connection_string := options.get("connection_string"):
+            return BlobServiceClient.from_connection_string(connection_string, **once)
+        account = self.location.account or options.get("account_name")
+        if account is None:
+            raise InvalidRequestError(
+                f"The location {self.uri} names no storage account",
+                remedy="Set the storage option account_name, or connection_string",
+                uri=self.uri,
+            )
+        host = options.get("account_host") or f"{account}.blob.{self.location.suffix}"
+        return BlobServiceClient(f"https://{host}", credential=_credential(options, account), **once)
 
     def _sdk_errors(self) -> tuple[type[Exception], ...]:
-        import aiohttp
         from azure.core.exceptions import AzureError
-        from fsspec.exceptions import FSTimeoutError
 
-        return (AzureError, aiohttp.ClientError, FSTimeoutError, OSError)
+        return (AzureError, OSError)
 
     def _blob(self, container: str, key: str) -> Sdk:
         return self.client.get_blob_client(container, key)
 
     @property
     def _timeouts(self) -> dict[str, Sdk]:
-        """The user's, in seconds; the client has its own."""
+        """The time-outs that the user set, in seconds. The client has defaults."""
         names = ("timeout", "connection_timeout", "read_timeout")
         return {name: self.options.library[name] for name in names if name in self.options.library}
 
     def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
         length = None if end is None else end - start
-        # A blob without content has no range to ask for; asked for as a whole it is answered.
+        # Azure refuses a range of an empty blob, so a request for a whole blob names no range.
         part = {} if length is None and not start else {"offset": start, "length": length}
         data: bytes = self._blob(bucket, key).download_blob(**part, **self._timeouts).readall()
         return data
 
     def _get_end(self, bucket: str, key: str, length: int) -> tuple[bytes, int]:
-        # There is no request for the end. The beginning is all of a small blob.
+        # Azure has no request for the end. The beginning of a small blob is the whole blob.
         try:
             answer = self._blob(bucket, key).download_blob(offset=0, length=length, **self._timeouts)
         except self.sdk_errors as e:
@@ -91,8 +89,8 @@ class AzureStore(ObjectStore):
         return (data, size) if size <= length else (self._get(bucket, key, size - length, size), size)
 
     def _find(self, bucket: str, key: str) -> FileMeta | None:
-        found = self._blob(bucket, key).get_blob_properties(**self._timeouts)
-        return None if _is_directory(found) else _meta(found, key)
+        properties = self._blob(bucket, key).get_blob_properties(**self._timeouts)
+        return None if _is_directory(properties) else _meta(properties, key)
 
     def _page(
         self, bucket: str, prefix: str, start_key: str, token: str | None, *, recursive: bool
@@ -104,7 +102,7 @@ class AzureStore(ObjectStore):
         if start_key > prefix:
             options["start_from"] = start_key
         if recursive:
-            # The metadata tells the directories of a hierarchical namespace from blobs.
+            # Only the metadata distinguishes blobs from the directories of a hierarchical namespace.
             listing = client.list_blobs(include=["metadata"], **options)
         else:
             listing = client.walk_blobs(delimiter="/", **options)
@@ -123,6 +121,19 @@ class AzureStore(ObjectStore):
         answer = self._blob(bucket, key).upload_blob(data, length=size, **options, **self._timeouts)
         return FileMeta(key, size, int(answer["last_modified"].timestamp() * 1000))
 
+    def _begin_parts(self, bucket: str, key: str) -> Sdk:
+        return None
+
+    def _send_part(self, bucket: str, key: str, upload: Sdk, number: int, part: bytes) -> Sdk:
+        from azure.storage.blob import BlobBlock
+
+        block_id = f"{number:08}"
+        self._blob(bucket, key).stage_block(block_id, part, length=len(part), **self._timeouts)
+        return BlobBlock(block_id)
+
+    def _finish_parts(self, bucket: str, key: str, upload: Sdk, receipts: list[Sdk]) -> None:
+        self._blob(bucket, key).commit_block_list(receipts, **self._timeouts)
+
     def _remove(self, bucket: str, key: str) -> None:
         self._blob(bucket, key).delete_blob(**self._timeouts)
 
@@ -138,40 +149,56 @@ class AzureStore(ObjectStore):
     def hadoop_options(self) -> dict[str, str]:
         library, account = self.options.library, self.location.account
         host = f"{account}.dfs.{self.location.suffix}"
-        found: dict[str, str | None] = {}
+        hadoop: dict[str, str | None] = {}
         if key := library.get("account_key"):
-            found[f"fs.azure.account.auth.type.{host}"] = "SharedKey"
-            found[f"fs.azure.account.key.{host}"] = key
+            hadoop[f"fs.azure.account.auth.type.{host}"] = "SharedKey"
+            hadoop[f"fs.azure.account.key.{host}"] = key
         elif token := library.get("sas_token"):
-            found[f"fs.azure.account.auth.type.{host}"] = "SAS"
-            found[f"fs.azure.sas.fixed.token.{host}"] = str(token).removeprefix("?")
+            hadoop[f"fs.azure.account.auth.type.{host}"] = "SAS"
+            hadoop[f"fs.azure.sas.fixed.token.{host}"] = str(token).removeprefix("?")
         elif client_id := library.get("client_id"):
             tenant = library.get("tenant_id")
-            found[f"fs.azure.account.auth.type.{host}"] = "OAuth"
-            found[f"fs.azure.account.oauth.provider.type.{host}"] = (
+            hadoop[f"fs.azure.account.auth.type.{host}"] = "OAuth"
+            hadoop[f"fs.azure.account.oauth.provider.type.{host}"] = (
                 "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
             )
-            found[f"fs.azure.account.oauth2.client.id.{host}"] = client_id
-            found[f"fs.azure.account.oauth2.client.secret.{host}"] = library.get("client_secret")
-            found[f"fs.azure.account.oauth2.client.endpoint.{host}"] = (
+            hadoop[f"fs.azure.account.oauth2.client.id.{host}"] = client_id
+            hadoop[f"fs.azure.account.oauth2.client.secret.{host}"] = library.get("client_secret")
+            hadoop[f"fs.azure.account.oauth2.client.endpoint.{host}"] = (
                 f"https://login.microsoftonline.com/{tenant}/oauth2/token"
             )
-        return {name: str(value) for name, value in found.items() if value is not None}
+        return {name: str(value) for name, value in hadoop.items() if value is not None}
 
 
-@cache
-def _leave_connections_to_the_parent() -> None:
-    """adlfs closes its connections when the process ends, and waits for the thread that does it. A forked child has no
-    such thread and would wait forever."""
-    from adlfs import AzureBlobFileSystem
+def _with_environment(library: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
+    """The options, completed by the `AZURE_STORAGE_…` variables of this process.
 
-    def keep_open() -> None:
-        for finalizer in list(getattr(finalize, "_registry", ())):
-            watched = finalizer.peek()
-            if watched is not None and isinstance(watched[0], AzureBlobFileSystem):
-                finalizer.atexit = False
+    Credentials among the options replace all credentials of the environment.
+    """
+    names = _ENVIRONMENT_OPTIONS
+    if any(library.get(name) for name in _CREDENTIALS):
+        names = names.difference(_CREDENTIALS)
+    values = {name: os.environ.get(f"AZURE_STORAGE_{name.upper()}") for name in names}
+    return {**{name: value for name, value in values.items() if value}, **library}
 
-    os.register_at_fork(after_in_child=keep_open)
+
+def _credential(options: Mapping[str, OptionValue], account: str) -> Sdk:
+    """The credential for Azure's client; None for anonymous requests."""
+    if key := options.get("account_key"):
+        return {"account_name": account, "account_key": key}
+    if sas_token := options.get("sas_token"):
+        from azure.core.credentials import AzureSasCredential
+
+        return AzureSasCredential(str(sas_token).removeprefix("?"))
+    if client_id := options.get("client_id"):
+        from azure.identity import ClientSecretCredential
+
+        return ClientSecretCredential(options.get("tenant_id"), client_id, options.get("client_secret"))
+    if str(options.get("anon")).lower() in ("true", "1", "t"):
+        return None
+    from azure.identity import DefaultAzureCredential
+
+    return DefaultAzureCredential()
 
 
 def _is_directory(blob: Sdk) -> bool:

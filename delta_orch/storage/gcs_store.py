@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
@@ -10,62 +11,77 @@ from typing import ClassVar
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.failed_request import Answer
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk
+from delta_orch.storage.patience import retry_seconds
 from delta_orch.storage.storage_options import is_way_to_credential
 
 
 class GcsStore(ObjectStore):
-    """gcsfs knows the credentials and carries the data files; Google's own client makes the requests of a commit."""
+    """One prefix of one bucket, through Google's client."""
 
     label: ClassVar[str] = "GCS"
+    part_option: ClassVar[str] = "block_size"
+    repeats_parts: ClassVar[bool] = False
     credentials_remedy: ClassVar[str] = (
         "Set the storage option token (a key file, or google_default), "
         "or GOOGLE_APPLICATION_CREDENTIALS for this process"
     )
 
     def _connect(self) -> Sdk:
-        from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
 
         endpoint = self.options.library.get("endpoint_url")
-        credentials = self.filesystem.credentials.credentials
+        credentials, project = self._credentials()
         return storage.Client(
-            project=self.filesystem.project or "none",
-            credentials=AnonymousCredentials() if credentials is None else credentials,
+            project=self.options.library.get("project") or project or "none",
+            credentials=credentials,
             client_options={"api_endpoint": endpoint} if endpoint else None,
         )
 
-    def _connect_filesystem(self) -> Sdk:
-        # Not the extended class that `gcsfs.GCSFileSystem` may be: it asks about each bucket over gRPC, first.
-        from gcsfs.core import GCSFileSystem
+    def _credentials(self) -> tuple[Sdk, str | None]:
+        """The credentials that the option `token` names, and their project. Without the option, those of the process;
+        if the process has none, the requests are anonymous, as for a public bucket."""
+        import google.auth
+        from google.auth import compute_engine
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.exceptions import DefaultCredentialsError
+        from google.oauth2 import service_account
         from google.oauth2.credentials import Credentials
 
-        library = dict(self.options.library)
-        token = library.get("token")
+        token = self.options.library.get("token")
+        scopes = [f"https://www.googleapis.com/auth/devstorage.{self.options.library.get('access', 'full_control')}"]
+        if token in (None, "google_default"):
+            try:
+                credentials, project = google.auth.default(scopes=scopes)
+            except DefaultCredentialsError:
+                if token is not None:
+                    raise
+                return AnonymousCredentials(), None
+            return credentials, project
+        if token == "anon":
+            return AnonymousCredentials(), None
+        if token == "cloud":
+            return compute_engine.Credentials(scopes=scopes), None
         if isinstance(token, str) and not is_way_to_credential(token) and not Path(token).exists():
-            # gcsfs would ask Google how long it is valid. Whoever gave it knows.
-            library["token"] = Credentials(token)
-        return GCSFileSystem(**library, use_listings_cache=False)
+            return Credentials(token), None
+        key = json.loads(Path(token).read_bytes()) if isinstance(token, str) else token
+        make = Credentials.from_authorized_user_info
+        if "private_key" in key:
+            make = service_account.Credentials.from_service_account_info
+        return make(key, scopes=scopes), key.get("project_id")
 
     def _sdk_errors(self) -> tuple[type[Exception], ...]:
-        import aiohttp
         import requests
-        from fsspec.exceptions import FSTimeoutError
-        from gcsfs.retry import HttpError
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
         from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
-        return (
-            GoogleAPIError, GoogleAuthError, InvalidResponse, DataCorruption, requests.RequestException, HttpError,
-            aiohttp.ClientError, FSTimeoutError, OSError,
-        )  # fmt: skip
+        return (GoogleAPIError, GoogleAuthError, InvalidResponse, DataCorruption, requests.RequestException, OSError)
 
     @property
     def _once(self) -> dict[str, Sdk]:
-        """How each request is made: once, as `ObjectStore.call` decides what is tried again; with the user's time-out
-        in seconds, where there is one."""
-        given = self.options.library.get("requests_timeout")
-        return {"retry": None} if given is None else {"retry": None, "timeout": given}
+        """Arguments of every request: `ObjectStore.call` decides about repetition, the user about the time-out."""
+        timeout_s = self.options.library.get("requests_timeout")
+        return {"retry": None} if timeout_s is None else {"retry": None, "timeout": timeout_s}
 
     def _bucket(self, name: str) -> Sdk:
         payer = self.options.library.get("requester_pays")
@@ -85,7 +101,7 @@ class GcsStore(ObjectStore):
     def _page(
         self, bucket: str, prefix: str, start_key: str, token: str | None, *, recursive: bool
     ) -> tuple[list[FileMeta], str | None]:
-        found = self._bucket(bucket).list_blobs(
+        blobs = self._bucket(bucket).list_blobs(
             prefix=prefix,
             delimiter=None if recursive else "/",
             start_offset=start_key if start_key > prefix else None,
@@ -93,8 +109,8 @@ class GcsStore(ObjectStore):
             page_token=token,
             **self._once,
         )
-        page = next(iter(found.pages), ())
-        return [_meta(blob) for blob in page], found.next_page_token
+        page = next(iter(blobs.pages), ())
+        return [_meta(blob) for blob in page], blobs.next_page_token
 
     def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._upload(bucket, key, data, if_generation_match=0)
@@ -108,6 +124,25 @@ class GcsStore(ObjectStore):
         blob.upload_from_file(file, rewind=True, size=size, **condition, **self._once)
         return _meta(blob)
 
+    def _begin_parts(self, bucket: str, key: str) -> Sdk:
+        from google.cloud.storage.fileio import BlobWriter
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        class Writer(BlobWriter):  # type: ignore[misc]
+            def __del__(self) -> None:
+                """Do not finish the object: without `close`, its content is not complete."""
+
+        # The writer keeps the place in its stream, so only the writer can send a part again.
+        seconds = retry_seconds()
+        options = {**self._once, "retry": DEFAULT_RETRY.with_timeout(seconds) if seconds else None}
+        return Writer(self._bucket(bucket).blob(key), chunk_size=self.part_bytes, **options)
+
+    def _send_part(self, bucket: str, key: str, upload: Sdk, number: int, part: bytes) -> Sdk:
+        upload.write(part)
+
+    def _finish_parts(self, bucket: str, key: str, upload: Sdk, receipts: list[Sdk]) -> None:
+        upload.close()
+
     def _remove(self, bucket: str, key: str) -> None:
         self._bucket(bucket).blob(key).delete(**self._once)
 
@@ -117,7 +152,8 @@ class GcsStore(ObjectStore):
         return isinstance(error, GoogleAuthError)
 
     def _answer(self, error: Exception) -> Answer | None:
-        status = str(getattr(error, "code", None) or "")
+        response = getattr(error, "response", None)
+        status = str(getattr(error, "code", None) or getattr(response, "status_code", None) or "")
         if not status.isdigit():
             return None
         has_no_bucket = status == "404" and "bucket does not exist" in str(error).lower()
@@ -126,15 +162,15 @@ class GcsStore(ObjectStore):
     def hadoop_options(self) -> dict[str, str]:
         library = self.options.library
         token = library.get("token")
-        found = {"fs.gs.project.id": library.get("project")}
+        hadoop = {"fs.gs.project.id": library.get("project")}
         if token == "anon":
-            found["fs.gs.auth.type"] = "UNAUTHENTICATED"
+            hadoop["fs.gs.auth.type"] = "UNAUTHENTICATED"
         elif isinstance(token, str) and token.endswith(".json"):
-            found["fs.gs.auth.type"] = "SERVICE_ACCOUNT_JSON_KEYFILE"
-            found["fs.gs.auth.service.account.json.keyfile"] = token
+            hadoop["fs.gs.auth.type"] = "SERVICE_ACCOUNT_JSON_KEYFILE"
+            hadoop["fs.gs.auth.service.account.json.keyfile"] = token
         if endpoint := library.get("endpoint_url"):
-            found["fs.gs.storage.root.url"] = endpoint
-        return {name: str(value) for name, value in found.items() if value}
+            hadoop["fs.gs.storage.root.url"] = endpoint
+        return {name: str(value) for name, value in hadoop.items() if value}
 
 
 def _meta(blob: Sdk) -> FileMeta:

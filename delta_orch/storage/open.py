@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _IN_SQL = re.compile(r"(?:delta|parquet)\.`(.+)`", re.IGNORECASE | re.DOTALL)
 
-_LIBRARIES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "abfss": ("adlfs", "azure")}
+_LIBRARIES = {"s3": ("botocore", "s3"), "gs": ("google.cloud.storage", "gcs"), "abfss": ("azure.storage.blob", "azure")}
 
 
 def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> LogStore:
@@ -132,7 +132,11 @@ def ensure_installed(kind: StoreKind) -> None:
     from importlib.util import find_spec
 
     package, extra = _LIBRARIES[kind.value]
-    if find_spec(package) is None:
+    try:
+        is_installed = find_spec(package) is not None
+    except ModuleNotFoundError:
+        is_installed = False  # A package above it is missing.
+    if not is_installed:
         raise MissingDependencyError(
             f"Cannot open {kind.value}:// tables",
             cause=f"The package {package} is not installed",

@@ -1,7 +1,7 @@
 """Tables on S3 and on servers that speak its protocol (`delta-orch[s3]`).
 
-Exclusive creation is a PUT with `If-None-Match: *`. Amazon S3 supports it everywhere. Another endpoint may ignore the
-condition and overwrite the object, so the first commit to it tests the condition.
+Exclusive creation is a PUT with `If-None-Match: *`. Amazon S3 supports the condition everywhere. Another endpoint may
+ignore it and overwrite the object, so the first commit to such an endpoint tests the condition.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ from delta_orch.storage.object_store import Content, ObjectStore, Sdk, before
 from delta_orch.storage.storage_options import ObjectLocation, OptionsSource, StoreOptions
 
 _EXCLUSIVE: dict[tuple[str, str], bool] = {}
-"""What trying out has shown, by endpoint and bucket."""
+"""Whether creation is exclusive, by endpoint and bucket: the results of the tests of this process."""
 
 _LOGGER = logging.getLogger(__name__)
 _CONNECTIONS = 32
-_OF_AIOHTTP = ("connector_args", "http_session_cls")
-_WITHOUT_CREDENTIALS = frozenset(
+_AIOHTTP_OPTIONS = ("connector_args", "http_session_cls")
+"""Options of s3fs in `config_kwargs` that botocore does not have."""
+_CREDENTIAL_ERRORS = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "CredentialRetrievalError",
      "TokenRetrievalError", "UnauthorizedSSOTokenError", "SSOTokenLoadError"}
 )  # fmt: skip
 
 
 class S3Store(ObjectStore):
+    """One prefix of one bucket, through botocore."""
+
     label: ClassVar[str] = "S3"
+    part_option: ClassVar[str] = "default_block_size"
     credentials_remedy: ClassVar[str] = (
         "Check the storage options key, secret and token, or the AWS_… variables or profile of this process"
     )
@@ -54,48 +58,41 @@ class S3Store(ObjectStore):
         from botocore.config import Config
         from botocore.session import Session
 
-        given = dict(self.options.library)
+        options = self.options.library
         config = {
             "connect_timeout": 5,
             "read_timeout": 15,
             "max_pool_connections": _CONNECTIONS,
-            **{k: v for k, v in dict(given.get("config_kwargs") or {}).items() if k not in _OF_AIOHTTP},
-            # What is to be tried again, and for how long, is `ObjectStore.call`'s to decide.
+            **{k: v for k, v in dict(options.get("config_kwargs") or {}).items() if k not in _AIOHTTP_OPTIONS},
+            # `ObjectStore.call` decides which requests are repeated, and for how long.
             "retries": {"total_max_attempts": 1},
         }
-        if given.get("anon"):
+        if options.get("anon"):
             config["signature_version"] = UNSIGNED
         arguments = {
-            "aws_access_key_id": given.get("key"),
-            "aws_secret_access_key": given.get("secret"),
-            "aws_session_token": given.get("token"),
-            "endpoint_url": given.get("endpoint_url"),
-            "use_ssl": given.get("use_ssl", True),
-            **dict(given.get("client_kwargs") or {}),
+            "aws_access_key_id": options.get("key"),
+            "aws_secret_access_key": options.get("secret"),
+            "aws_session_token": options.get("token"),
+            "endpoint_url": options.get("endpoint_url"),
+            "use_ssl": options.get("use_ssl", True),
+            **dict(options.get("client_kwargs") or {}),
         }
-        return Session(profile=given.get("profile")).create_client("s3", config=Config(**config), **arguments)
-
-    def _connect_filesystem(self) -> Sdk:
-        from s3fs import S3FileSystem
-
-        return S3FileSystem(
-            **self.options.library, use_listings_cache=False, default_cache_type="none", default_fill_cache=False
-        )
+        return Session(profile=options.get("profile")).create_client("s3", config=Config(**config), **arguments)
 
     def _sdk_errors(self) -> tuple[type[Exception], ...]:
-        import aiohttp
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
-        from fsspec.exceptions import FSTimeoutError
 
-        return BotoCoreError, ClientError, ResponseParserError, aiohttp.ClientError, FSTimeoutError, OSError
+        return BotoCoreError, ClientError, ResponseParserError, OSError
 
     def _request(self, operation: str, **arguments: Sdk) -> Sdk:
-        """One operation of the S3 client."""
-        given = self.options.library
-        payer = {"RequestPayer": "requester"} if given.get("requester_pays") else {}
-        every = {**dict(given.get("s3_additional_kwargs") or {}), **payer, **arguments}
-        return getattr(self.client, operation)(**_accepted(self.client, operation, every))
+        """Call one operation of the S3 client."""
+        options = self.options.library
+        payer = {"RequestPayer": "requester"} if options.get("requester_pays") else {}
+        shared = _accepted(self.client, operation, {**dict(options.get("s3_additional_kwargs") or {}), **payer})
+        # A release of botocore that does not know a condition must refuse the request, so our own stay as they are.
+        own = {name: value for name, value in arguments.items() if value is not None}
+        return getattr(self.client, operation)(**{**shared, **own})
 
     def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
         part = {} if end is None and not start else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
@@ -108,18 +105,18 @@ class S3Store(ObjectStore):
             answer = self._request("get_object", Bucket=bucket, Key=key, Range=f"bytes=-{length}")
         except self.sdk_errors as e:
             if _code_of(e) == "InvalidRange":
-                # It is empty, or smaller than a server takes an end to be: its size tells.
+                # The object is empty, or some server refuses a range that is longer than the object.
                 return super()._get_end(bucket, key, length)
             raise
         with answer["Body"] as body:
             data: bytes = body.read()
-        # A server that knows no ranges sends everything.
+        # A server that does not support ranges sends the whole object.
         size = str(answer.get("ContentRange", "")).rpartition("/")[2]
         return data, int(size) if size.isdigit() else len(data)
 
     def _find(self, bucket: str, key: str) -> FileMeta | None:
-        found = self._request("head_object", Bucket=bucket, Key=key)
-        return FileMeta(key, int(found["ContentLength"]), _milliseconds(found["LastModified"]))
+        answer = self._request("head_object", Bucket=bucket, Key=key)
+        return FileMeta(key, int(answer["ContentLength"]), _milliseconds(answer["LastModified"]))
 
     def _page(
         self, bucket: str, prefix: str, start_key: str, token: str | None, *, recursive: bool
@@ -134,10 +131,10 @@ class S3Store(ObjectStore):
             ContinuationToken=token,
         )
         objects = answer.get("Contents", ())
-        found = [
+        page = [
             FileMeta(o["Key"], int(o["Size"]), _milliseconds(o["LastModified"]), etag=o.get("ETag")) for o in objects
         ]
-        return found, answer.get("NextContinuationToken")
+        return page, answer.get("NextContinuationToken")
 
     def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._written(bucket, key, self._put(bucket, key, data, IfNoneMatch="*"), len(data))
@@ -148,17 +145,32 @@ class S3Store(ObjectStore):
     def _put_data(self, bucket: str, key: str, data: Content) -> None:
         self._put(bucket, key, data)
 
+    def _begin_parts(self, bucket: str, key: str) -> Sdk:
+        return self._request("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
+
+    def _send_part(self, bucket: str, key: str, upload: Sdk, number: int, part: bytes) -> Sdk:
+        answer = self._request("upload_part", Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=part)
+        proofs = {name: value for name, value in answer.items() if name == "ETag" or name.startswith("Checksum")}
+        return {**proofs, "PartNumber": number}
+
+    def _finish_parts(self, bucket: str, key: str, upload: Sdk, receipts: list[Sdk]) -> None:
+        parts = {"Parts": receipts}
+        self._request("complete_multipart_upload", Bucket=bucket, Key=key, UploadId=upload, MultipartUpload=parts)
+
     def _put(self, bucket: str, key: str, data: Content, **condition: str) -> Sdk:
         return self._request("put_object", Bucket=bucket, Key=key, Body=data, **condition)
 
     def _written(self, bucket: str, key: str, answer: Sdk, size: int) -> FileMeta:
-        """S3 does not return an object's time with a PUT. The object exists even if the request for its time fails."""
+        """Describe a new object. S3 does not return the time of an object with a PUT, so this asks for it.
+
+        The object exists even if that request fails.
+        """
         try:
-            found = self._find(bucket, key)
+            written = self._find(bucket, key)
         except self.sdk_errors:
-            found = None
-        if found is not None and found.size == size:
-            return found
+            written = None
+        if written is not None and written.size == size:
+            return written
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         return FileMeta(key, size, _milliseconds(parsedate_to_datetime(date)) if date else int(time.time()) * 1000)
 
@@ -170,25 +182,25 @@ class S3Store(ObjectStore):
         if endpoint is None:
             return True
         place = (endpoint, self.location.bucket)
-        known = _EXCLUSIVE.get(place)
-        if known is None:
-            known = _EXCLUSIVE[place] = self._try_exclusive()
-        return known
+        if place not in _EXCLUSIVE:
+            _EXCLUSIVE[place] = self._test_exclusive()
+        return _EXCLUSIVE[place]
 
     def _endpoint(self) -> str | None:
-        """The address of an S3 that is not Amazon's own; None for that."""
-        given = self.options.library
+        """The address of an endpoint that is not Amazon's; None for Amazon S3."""
+        options = self.options.library
         configured = (
-            given.get("endpoint_url")
-            or dict(given.get("client_kwargs") or {}).get("endpoint_url")
+            options.get("endpoint_url")
+            or dict(options.get("client_kwargs") or {}).get("endpoint_url")
             or os.environ.get("AWS_ENDPOINT_URL_S3")
             or os.environ.get("AWS_ENDPOINT_URL")
         )
         host = str(configured or "").partition("://")[2].partition("/")[0].partition(":")[0]
         return None if not host or host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else str(configured)
 
-    def _try_exclusive(self) -> bool:
-        """Whether an object cannot be created twice. Its name is new, so no existing object is at risk."""
+    def _test_exclusive(self) -> bool:
+        """Create one object twice: whether the endpoint refuses the second time. The name is new, so no data is at
+        risk."""
         bucket, key = self.location.bucket, self._key(f"_delta_log/.exclusive-create-{uuid.uuid4()}.tmp")
 
         def create() -> None:
@@ -204,25 +216,22 @@ class S3Store(ObjectStore):
         except FileExistsInStoreError:
             return True
         finally:
-            self._remove_trial(bucket, key)
+            try:
+                self._remove(bucket, key)
+            except self.sdk_errors as e:
+                # A writer may lack the right to delete. Readers ignore such names.
+                _LOGGER.debug("Could not delete %s: %s", key, type(e).__name__)
         return False
 
-    def _remove_trial(self, bucket: str, key: str) -> None:
-        try:
-            self._remove(bucket, key)
-        except self.sdk_errors as e:
-            # A writer may lack the right to delete. Readers ignore such names.
-            _LOGGER.debug("Could not delete %s: %s", key, type(e).__name__)
-
     def _lacks_credentials(self, error: Exception) -> bool:
-        return type(error).__name__ in _WITHOUT_CREDENTIALS
+        return type(error).__name__ in _CREDENTIAL_ERRORS
 
     def _failure(self, error: Exception) -> Failure:
         from botocore.exceptions import BotoCoreError, ConnectionError, HTTPClientError
 
         is_of_request = isinstance(error, BotoCoreError) and not isinstance(error, ConnectionError | HTTPClientError)
         if is_of_request and not self._lacks_credentials(error):
-            # botocore objects to parameters, endpoints and regions before it sends anything.
+            # botocore checks parameters, endpoints and regions before it sends a request.
             cause = f"botocore cannot make the request ({type(error).__name__})"
             return Failure(FailureKind.REFUSED, cause, "Check the storage options")
         return super()._failure(error)
@@ -233,7 +242,7 @@ class S3Store(ObjectStore):
             return None
         response = _response_of(error)
         if code == "NoSuchKey" and getattr(error, "operation_name", None) == "PutObject":
-            code = "ConditionalRequestConflict"  # The object was deleted at the same time.
+            code = "ConditionalRequestConflict"  # Another client deleted the object at the same time.
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return Answer(500 if status is None or code == "InternalError" else status, code)
 
@@ -242,7 +251,7 @@ class S3Store(ObjectStore):
         endpoint = library.get("endpoint_url")
         region = dict(library.get("client_kwargs") or {}).get("region_name")
         addressing = dict(dict(library.get("config_kwargs") or {}).get("s3") or {}).get("addressing_style")
-        found = {
+        hadoop = {
             "fs.s3a.access.key": library.get("key"),
             "fs.s3a.secret.key": library.get("secret"),
             "fs.s3a.session.token": library.get("token"),
@@ -253,25 +262,26 @@ class S3Store(ObjectStore):
             "fs.s3a.requester.pays.enabled": "true" if library.get("requester_pays") else None,
         }
         if library.get("anon"):
-            found["fs.s3a.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+            hadoop["fs.s3a.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
         elif library.get("token"):
-            found["fs.s3a.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
-        return {name: str(value) for name, value in found.items() if value is not None}
+            hadoop["fs.s3a.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+        return {name: str(value) for name, value in hadoop.items() if value is not None}
 
 
 def _accepted(client: Sdk, operation: str, arguments: Mapping[str, Sdk]) -> dict[str, Sdk]:
-    """The arguments that an operation has: options such as encryption are given for all of them."""
+    """Select the arguments that an operation has. Users set options such as encryption for all operations."""
     model = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation])
     return {name: value for name, value in arguments.items() if name in model.input_shape.members and value is not None}
 
 
 def _response_of(error: BaseException) -> Mapping[str, Sdk]:
-    """What S3 has answered, as botocore reads it. s3fs puts errors of its own around it."""
-    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+    """The answer of S3 as botocore parsed it; empty without an answer."""
+    response = getattr(error, "response", None)
     return response if isinstance(response, Mapping) else {}
 
 
 def _code_of(error: BaseException) -> str | None:
+    """The error code of S3, or the HTTP status; None without an answer."""
     response = _response_of(error)
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return str(response.get("Error", {}).get("Code") or status) if response else None

@@ -372,56 +372,6 @@ OPTIONS: Mapping[StoreKind, Mapping[str, _Option]] = {
 }  # fmt: skip
 """By lower-case name: fsspec's own, and the others that are understood."""
 
-OPTION_MEANINGS: Mapping[StoreKind, Mapping[str, str]] = {
-    StoreKind.S3: {
-        "key": "the id of the access key",
-        "secret": "the secret access key",
-        "token": "of a session, beside key and secret",
-        "profile": "of the shared configuration files",
-        "anon": "no credentials at all",
-        "endpoint_url": "of another maker, or a private address",
-        "region": "of the bucket",
-        "aws_virtual_hosted_style_request": "`false`: bucket in the path",
-        "requester_pays": "the bucket charges its readers",
-        "connect_timeout": "seconds, of one attempt",
-        "read_timeout": "seconds, of one attempt",
-        "client_kwargs": "JSON object for botocore's client",
-        "config_kwargs": "JSON object for botocore's `Config`",
-        "s3_additional_kwargs": "JSON object, parameters of every request that has them (encryption, ACL)",
-        "aws_allow_http": "no effect: an endpoint says `http:` or `https:`",
-        **dict.fromkeys(("use_ssl", "cache_regions", "default_block_size", "max_concurrency"), "see s3fs"),
-    },
-    StoreKind.GCS: {
-        "token": "a key file, its JSON, or `google_default`, `cloud`, `anon`",
-        "google_skip_signature": "no credentials at all",
-        "project": "of the bucket",
-        "endpoint_url": "an emulator, or a private address",
-        "requests_timeout": "seconds, of one attempt",
-        "allow_http": "no effect",
-        **dict.fromkeys(
-            ("requester_pays", "access", "default_location", "timeout", "block_size", "session_kwargs"), "see gcsfs"
-        ),
-    },
-    StoreKind.AZURE: {
-        "account_name": "the storage account, where the location does not name it",
-        "account_key": "a key of the account",
-        "sas_token": "a shared access signature",
-        "connection_string": "account and key in one text",
-        "client_id": "of a service principal",
-        "client_secret": "of a service principal",
-        "tenant_id": "of a service principal",
-        "anon": "no credentials at all",
-        "timeout": "seconds, of one attempt",
-        "connection_timeout": "seconds, of one attempt",
-        "read_timeout": "seconds, of one attempt",
-        "allow_http": "no effect",
-        **dict.fromkeys(
-            ("account_host", "location_mode", "assume_container_exists", "blocksize", "max_concurrency"), "see adlfs"
-        ),
-    },
-}
-"""What docs/stores.md says of each option. The other names of an option share its line."""
-
 _SECRET_WORDS = ("secret", "password", "token", "key", "credential")
 
 

@@ -196,7 +196,7 @@ def test_test_connection_does_not_say_yes_to_a_root_that_is_not_there(connection
 
 @pytest.mark.long
 def test_test_connection_does_not_wait_for_a_store_as_tasks_do(connection: Define) -> None:
-    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    pytest.importorskip("botocore", reason="botocore is not installed")
     with socket.socket() as nobody:  # It is bound, and does not listen.
         nobody.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"

@@ -232,7 +232,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _failure(status: int, code: str) -> _Answer:
-    """In the words of S3; the other clients look at the number only."""
+    """An error in the words of S3. The client of Azure reads its code, too, that of GCS only the number."""
     text = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>injected</Message></Error>'
     return _Answer(status, (("Content-Type", "application/xml"),), text.encode())
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +36,7 @@ TIMEOUTS = {
     "gcs": {"requests_timeout": "0.5"},
     "azure": {"read_timeout": "0.5", "connection_timeout": "2"},
 }
-# S3 alone says of a throttled request that it was not looked at.
+# GCS does not say that it has done nothing for a request that it throttles.
 DONE, UNKNOWN = "done", "unknown"
 _LOST = dict.fromkeys(
     (Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.HANG_AFTER), UNKNOWN
@@ -41,7 +44,7 @@ _LOST = dict.fromkeys(
 CREATED = {
     "s3": {**_LOST, Fault.THROTTLE: DONE, Fault.HANG_BEFORE: UNKNOWN},
     "gcs": {**_LOST, Fault.THROTTLE: UNKNOWN},
-    "azure": {**_LOST, Fault.THROTTLE: UNKNOWN},
+    "azure": {**_LOST, Fault.THROTTLE: DONE},
 }
 TAKES_EFFECT = (Fault.DROP_AFTER, Fault.ERROR_AFTER, Fault.HANG_AFTER)
 CASES = [(name, fault) for name, faults in CREATED.items() for fault in faults]
@@ -287,26 +290,63 @@ class _ConflictingProxy(FaultProxy):
         return super()._forward(request, body)
 
 
-def test_a_part_of_a_large_file_is_never_given_twice(s3: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """s3fs keeps a part whose upload fails in its buffer: given once more, its bytes would be in the file twice."""
-    from botocore.exceptions import ClientError
-    from s3fs.core import S3File
+PARTS = {
+    "s3": [("POST", "*?uploads*"), ("PUT", "*partNumber=1*"), ("PUT", "*partNumber=2*"), ("POST", "*uploadId=*")],
+    "gcs": [("POST", "*uploadType=resumable*"), ("PUT", "*upload_id=*")],
+    "azure": [("PUT", "*comp=block&*"), ("PUT", "*comp=blocklist*")],
+}
+PART_BYTES = {"s3": "default_block_size", "gcs": "block_size", "azure": "blocksize"}
 
-    store = open_store(s3.table_uri(str(uuid.uuid4())), s3.storage_options)
-    attempts: list[int] = []
 
-    def upload(self: Any, final: bool = False) -> None:
-        attempts.append(1)
-        raise ClientError({"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}, "UploadPart")
+# The emulator of GCS refuses a part that it already has. GCS ignores bytes that it already has.
+LOST_PARTS = [
+    (name, fault)
+    for name in CREATED
+    for fault in (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.DROP_AFTER, Fault.THROTTLE)
+    if name != "gcs" or fault not in TAKES_EFFECT
+]
 
-    monkeypatch.setattr(S3File, "_upload_chunk", upload)
+
+@pytest.mark.parametrize(("name", "fault"), LOST_PARTS)
+def test_a_large_file_is_whole_whatever_becomes_of_an_answer(proxies: Proxied, name: str, fault: Fault) -> None:
+    """Each request of an upload in parts fails once: the beginning, a part, the end."""
+    proxy, emulator = proxies(name)
+    emulator = replace(emulator, storage_options={**emulator.storage_options, PART_BYTES[name]: "5242880"})
+    content = random.Random(name).randbytes(13_000_000)
+    for request in PARTS[name]:
+        filesystem, root = _open(emulator).data_filesystem()
+        proxy.clear()
+        proxy.at(*request, fault)
+        with filesystem.open_output_stream(f"{root}/large.parquet") as sink:
+            for start in range(0, len(content), 1_000_003):
+                sink.write(content[start : start + 1_000_003])
+        assert proxy.count(*request) > 1, proxy.seen
+        with filesystem.open_input_file(f"{root}/large.parquet") as source:
+            assert source.read() == content
+
+
+@pytest.mark.parametrize("name", CREATED)
+def test_a_large_file_that_cannot_be_sent_does_not_appear(
+    proxies: Proxied, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTA_ORCH_RETRY_SECONDS", "0")
+    proxy, emulator = proxies(name)
+    emulator = replace(emulator, storage_options={**emulator.storage_options, PART_BYTES[name]: "5242880"})
+    store = open_store(emulator.table_uri(str(uuid.uuid4())), emulator.storage_options)
     filesystem, root = store.data_filesystem()
     sink = filesystem.open_output_stream(f"{root}/large.parquet")
-    with pytest.raises(StorageError, match="SlowDown") as raised:
-        sink.write(b"x" * 60_000_000)
-    assert raised.value.retryable
-    assert attempts == [1]
+    sink.write(bytes(6_000_000))
+    proxy.at("*", "*", Fault.ERROR_BEFORE, times=1000)
+    with pytest.raises(StorageError):
+        sink.write(bytes(10_000_000))
+    proxy.clear()
+    sink.close()
+    dropped = filesystem.open_output_stream(f"{root}/dropped.parquet")
+    dropped.write(bytes(16_000_000))
+    del sink, dropped
+    gc.collect()
     assert store.head("large.parquet") is None
+    assert store.head("dropped.parquet") is None
 
 
 def test_the_echo_of_our_own_commit_is_known_for_it(s3: Emulator) -> None:

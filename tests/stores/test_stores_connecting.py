@@ -1,0 +1,107 @@
+"""Which credentials the clients of the clouds get, by options and environment. Nothing is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.storage.open import open_store
+
+AZURE_KEY = "a2V5a2V5"
+CONNECTION = f"AccountName=env;AccountKey={AZURE_KEY};EndpointSuffix=core.windows.net"
+USER = {"refresh_token": "r", "client_id": "i", "client_secret": "s"}
+
+
+def _client(uri: str, options: dict[str, Any]) -> Any:
+    return open_store(uri, options).client  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def no_credentials_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("CONNECTION_STRING", "ACCOUNT_KEY", "SAS_TOKEN", "CLIENT_ID", "ANON", "ACCOUNT_NAME"):
+        monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+
+@pytest.mark.parametrize(
+    ("options", "credential"),
+    [
+        ({"account_key": AZURE_KEY}, "SharedKeyCredentialPolicy"),
+        ({"sas_token": "?sv=2024&sig=x"}, "AzureSasCredential"),
+        ({"client_id": "i", "client_secret": "s", "tenant_id": "t"}, "ClientSecretCredential"),
+        ({"anon": "true"}, "NoneType"),
+        ({}, "DefaultAzureCredential"),
+    ],
+)
+def test_credentials_of_azure(options: dict[str, Any], credential: str) -> None:
+    client = _client("abfss://c@acc.dfs.core.windows.net/t", options)
+    assert type(client.credential).__name__ == credential
+    assert client.primary_hostname == "acc.blob.core.windows.net"
+
+
+def test_options_of_azure_replace_the_credentials_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", CONNECTION)
+    assert _client("az://c/t", {}).account_name == "env"
+    assert _client("az://c/t", {"account_name": "own", "account_key": AZURE_KEY}).account_name == "own"
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "named")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY)
+    client = _client("az://c/t", {})
+    assert (client.account_name, type(client.credential).__name__) == ("named", "SharedKeyCredentialPolicy")
+    monkeypatch.setenv("AZURE_STORAGE_CLIENT_SECRET", "s")
+    monkeypatch.setenv("AZURE_STORAGE_TENANT_ID", "t")
+    assert type(_client("az://c/t", {"client_id": "i"}).credential).__name__ == "ClientSecretCredential"
+
+
+def test_azure_without_an_account_says_so() -> None:
+    with pytest.raises(InvalidRequestError, match="names no storage account"):
+        _client("az://c/t", {"account_key": AZURE_KEY})
+
+
+def test_hosts_of_azure() -> None:
+    own = _client("abfss://c@acc.dfs.core.usgovcloudapi.net/t", {"account_key": AZURE_KEY})
+    assert own.primary_hostname == "acc.blob.core.usgovcloudapi.net"
+    options = {"account_name": "acc", "account_key": AZURE_KEY, "account_host": "blobs.example.com"}
+    assert _client("az://c/t", options).primary_hostname == "blobs.example.com"
+
+
+def _service_account() -> dict[str, str]:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return {
+        "type": "service_account",
+        "private_key": key.private_bytes(*form).decode(),
+        "client_email": "me@p.iam.gserviceaccount.com",
+        "token_uri": "https://oauth2.googleapis.com/token",
+        "project_id": "p",
+    }
+
+
+def test_credentials_of_gcs(tmp_path: Path) -> None:
+    account = _service_account()
+    (tmp_path / "key.json").write_text(json.dumps(account))
+    for token in (str(tmp_path / "key.json"), json.dumps(account), account):
+        client = _client("gs://b/t", {"token": token, "access": "read_only"})
+        assert client._credentials.service_account_email == "me@p.iam.gserviceaccount.com"
+        assert client._credentials.scopes == ["https://www.googleapis.com/auth/devstorage.read_only"]
+        assert client.project == "p"
+    assert _client("gs://b/t", {"token": json.dumps(USER)})._credentials.refresh_token == "r"
+    assert _client("gs://b/t", {"token": "ya29.abc", "project": "q"})._credentials.token == "ya29.abc"
+    for anonymous in ({"token": "anon"}, {}, {"skip_signature": "true"}):
+        assert type(_client("gs://b/t", anonymous)._credentials).__name__ == "AnonymousCredentials"
+
+
+def test_a_condition_that_botocore_does_not_know_is_never_left_out() -> None:
+    """An old release would send the request without the condition, and overwrite a commit."""
+    store: Any = open_store("s3://b/t", {"key": "k", "secret": "s", "s3_additional_kwargs": {"NoSuchArgument": "x"}})
+    with pytest.raises(Exception, match="Unknown parameter in input"):
+        store._request("put_object", Bucket="b", Key="k", IfNobodyMatches="*")
