@@ -354,8 +354,8 @@ class CatalogStore(LogStore):
     def other_table(self) -> str | None:
         return None  # The catalog gives each table a place of its own.
 
-    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], known: Set[tuple[int, int]]) -> set[str]:
-        return self._reading.not_deletable(candidates, needed, known)
+    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], needed_identities: Set[tuple[int, int]]) -> set[str]:
+        return self._reading.not_deletable(candidates, needed, needed_identities)
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         return (self._writing if self._place() is None else self._reading).data_filesystem()

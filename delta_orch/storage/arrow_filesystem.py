@@ -18,27 +18,27 @@ from delta_orch.errors import FileMissingInStoreError
 from delta_orch.storage.base import FileMeta, FlatStore
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
-# Up to this, an object is read whole by the first request. Of a larger one it reads the end, where footers are.
+# The first request reads this much of the end of an object, where footers are: all of a small object.
 _END_BYTES = 256 * 1024
 
 
 def object_filesystem(objects: FlatStore) -> pafs.PyFileSystem:
-    """The Arrow file system of a store's objects, by their full paths."""
+    """Make the Arrow file system of the objects of a store, by their full paths."""
     return pafs.PyFileSystem(_ObjectHandler(objects))
 
 
 def open_object(objects: FlatStore, path: str) -> pa.NativeFile:
-    """Random access. Raises FileMissingInStoreError, StorageError."""
+    """Open an object for random access. Raises FileMissingInStoreError, StorageError."""
     end, size = objects.read_end(path, _END_BYTES)
     if len(end) == size:
         return pa.BufferReader(end)
-    # An answer that was cut begins where the end does, and is none.
+    # A shorter answer was cut off, so it is not the end of the object.
     return pa.PythonFile(_ObjectInput(objects, path, end if len(end) == _END_BYTES else b"", size), mode="r")
 
 
 class _ObjectInput(io.RawIOBase):
-    """Each read is one request for the bytes asked for: Arrow knows the file's layout, and reads ahead itself. What is
-    in the end needs none."""
+    """Each read is one request, because Arrow knows the layout of the file and reads ahead. A read in the `ending`
+    needs no request."""
 
     def __init__(self, objects: FlatStore, path: str, ending: bytes, size: int) -> None:
         super().__init__()
@@ -98,10 +98,10 @@ class _ObjectHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         base = selector.base_dir.rstrip("/")
-        found = [_file_info(meta) for meta in self._objects.list_objects(base, recursive=selector.recursive)]
-        if not found and not selector.allow_not_found:
+        files = [_file_info(meta) for meta in self._objects.list_objects(base, recursive=selector.recursive)]
+        if not files and not selector.allow_not_found:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), base)
-        return found
+        return files
 
     def create_dir(self, path: str, recursive: bool) -> None:
         """Directories need not be made."""
@@ -121,7 +121,7 @@ class _ObjectHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return pa.PythonFile(self._objects.write_object(path), mode="w")
 
     def _refuse(self, *_: object, **__: object) -> None:
-        raise NotImplementedError("A table's files are never renamed, copied or appended to; vacuum deletes them")
+        raise NotImplementedError("Files of a table are never renamed, copied or appended to. Vacuum deletes them")
 
     delete_dir: Callable[..., None] = _refuse
     delete_dir_contents: Callable[..., None] = _refuse
@@ -131,16 +131,16 @@ class _ObjectHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     open_append_stream: Callable[..., None] = _refuse
 
     def _info(self, path: str) -> pafs.FileInfo:
-        found = self._objects.find_object(path)
-        if found is not None:
-            return _file_info(found)
+        meta = self._objects.find_object(path)
+        if meta is not None:
+            return _file_info(meta)
         below = next(iter(self._objects.list_objects(path.rstrip("/"), recursive=True)), None)
         return pafs.FileInfo(path, pafs.FileType.NotFound if below is None else pafs.FileType.Directory)
 
 
 @contextmanager
 def _as_os_error(path: str) -> Iterator[None]:
-    """Engines recognize a missing file by Python's own class."""
+    """Raise FileNotFoundError for a missing file: engines recognize that class."""
     try:
         yield
     except FileMissingInStoreError as e:

@@ -27,9 +27,15 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class FileMeta(NamedTuple):
-    """`path` as asked for or listed (relative to the root), `size` in bytes, `modification_time_ms` since the epoch.
-    `identity`, where the store tells it, is the same whatever the file is called: device and inode. `etag`, which
-    `list_objects` of some stores tells, is another one once the content is."""
+    """A file of a store.
+
+    Attributes:
+        path: Relative to the root.
+        size: In bytes.
+        modification_time_ms: Since the epoch.
+        identity: Device and inode of a local file, the same under all its names; None on other stores.
+        etag: It changes with the content. Only `list_objects` of some stores sets it.
+    """
 
     path: str
     size: int
@@ -53,8 +59,8 @@ class DefinitionRules(NamedTuple):
     """Table properties that a catalog asks for, `delta.feature.<name>` included.
 
     Attributes:
-        required: A table without them is refused. A null value is for the writer to choose.
-        suggested: Taken where the user does not say otherwise.
+        required: A table without them is refused. The writer chooses a value that is null.
+        suggested: They apply unless the user sets another value.
     """
 
     required: Mapping[str, str | None] = {}
@@ -62,18 +68,18 @@ class DefinitionRules(NamedTuple):
 
 
 class StagedFile(ABC):
-    """A finished file without a name. Leaving the `with` block, or `discard`, drops what was not created."""
+    """A finished file without a name. `discard`, or the end of the `with` block, deletes it if it was not created."""
 
     @abstractmethod
     def put_if_absent(self, path: str) -> FileMeta:
-        """Create `path`, in the directory it was staged for, as `LogStore.put_if_absent` does; once at most.
+        """Create `path` in the directory of `stage`, like `LogStore.put_if_absent`. It succeeds once at most.
 
-        After FileExistsInStoreError or StorageOutcomeUnknownError it may be called again.
+        After FileExistsInStoreError or StorageOutcomeUnknownError, the caller may try again.
         """
 
     @abstractmethod
     def discard(self) -> None:
-        """Drop it. No error if it is gone already."""
+        """Delete the staged file. A file that is already gone is no error."""
 
     def __enter__(self) -> Self:
         return self
@@ -83,22 +89,22 @@ class StagedFile(ABC):
 
 
 class StagedOutput(StagedFile):
-    """A file without a name that is being written: give `sink` its content, then create it.
+    """A file without a name that is written in pieces: write its content to `sink`, then create the file.
 
-    Memory holds no more of it than the writer's own buffers.
+    Memory holds only the buffers of the writer.
 
     Attributes:
-        sink: Where Arrow's writers write to. A full disk shows as OSError there, or as StorageError when it is created.
+        sink: The target of Arrow's writers. A full disk raises OSError there, or StorageError when the file is created.
     """
 
     sink: pa.NativeFile
 
 
 class LogStore(ABC):
-    """One table's root directory in one store.
+    """The root directory of one table in one store.
 
-    Safe to use from several threads; survives a fork (no client or thread is created before first use, none is shared
-    with a child process). `repr` and errors never show `storage_options`.
+    Several threads may use it, and it survives a fork: clients and threads are created at first use, and a forked child
+    creates its own. `repr` and errors never show `storage_options`.
     """
 
     uri: str
@@ -106,12 +112,12 @@ class LogStore(ABC):
 
     @property
     def address(self) -> str:
-        """What users call the table: its root, or its name in a catalog. Asks nobody."""
+        """The name of the table for users: its root, or its name in a catalog. Makes no request."""
         return self.uri
 
     @property
     def is_near(self) -> bool:
-        """Whether nothing is asked across a network: a request costs less than handing it to a thread."""
+        """Whether the store needs no network. A request then costs less than a thread."""
         return self.uri.startswith(("file:", "memory:"))
 
     root: str
@@ -123,67 +129,68 @@ class LogStore(ABC):
         return False
 
     external_paths: tuple[str, ...] | None = None
-    """Where data files outside the root may lie, see `storage.external_paths`. None takes all of the table's own store:
-    the file system, the bucket, the container. Empty takes none."""
+    """The places outside the root where data files may lie, see `storage.external_paths`. None allows the whole store
+    of the table: the file system, the bucket, the container. An empty tuple allows no place."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"
 
     @abstractmethod
     def read_bytes(self, path: str) -> bytes:
-        """The whole content of a file of the log. Raises FileMissingInStoreError, StorageError, and
-        CorruptLogError where it is larger than `LARGEST_LOG_FILE`."""
+        """Read a whole file of the log. Raises FileMissingInStoreError, StorageError, and CorruptLogError for a file
+        that is larger than `LARGEST_LOG_FILE`."""
 
     @abstractmethod
     def open_input(self, path: str) -> pa.NativeFile:
-        """Random access for Arrow readers. Raises FileMissingInStoreError, StorageError."""
+        """Open a file for random access by Arrow readers. Raises FileMissingInStoreError, StorageError."""
 
     @abstractmethod
     def head(self, path: str) -> FileMeta | None:
-        """One metadata request; None where nothing is there. Never a listing."""
+        """Make one metadata request, never a listing. Returns None if there is no file."""
 
     @abstractmethod
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
-        """The files directly in `directory` whose name is ≥ `start_name`, ascending by name (code points).
+        """List the files directly in `directory` whose name is ≥ `start_name`, ascending by name (code points).
 
-        A directory that does not exist lists as empty.
+        A missing directory lists as empty.
         """
 
     def at_one_moment(self) -> LogStore:
-        """The store for several looks at the log that belong together. A catalog that decides which versions there are
-        is asked once, now. Where files decide, this is the store itself."""
+        """A store for several reads of the log that belong together. A catalog that decides which versions exist
+        answers once, now. A store of files returns itself."""
         return self
 
     def is_unchanged(self, commit: FileMeta) -> bool:
-        """Whether a commit that was seen before still is the commit of its version."""
+        """Whether an earlier result for a commit still describes the commit of its version."""
         return self.head(commit.path) == commit
 
     def list_names(self, directory: str) -> list[str]:
-        """The names of the files directly in `directory`, ascending: what `list_from` lists, without a look at each."""
+        """List the names of `list_from`, ascending, without the metadata of each file."""
         return [meta.path.rpartition("/")[2] for meta in self.list_from(directory)]
 
     @abstractmethod
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
-        """Every file below `directory`, in no order. For vacuum."""
+        """List every file below `directory`, in no order. For vacuum."""
 
     def table_directories(self) -> Iterator[str]:
-        """The directories of the tables at the root and below it, relative to the root (its own is empty). A store
-        without directories lists every object for this.
+        """Find the tables at the root and below it. Yields their directories relative to the root, "" for the root.
+
+        A store without directories lists every object.
 
         Raises:
             StorageError: A directory cannot be listed.
         """
-        found: set[str] = set()
+        directories: set[str] = set()
         for file in self.list_recursive():
             directory, log, _ = f"/{file.path}".partition(f"/{LOG_DIRECTORY}/")
-            if log and directory not in found:
-                found.add(directory)
+            if log and directory not in directories:
+                directories.add(directory)
                 yield directory[1:]
 
     def other_table(self) -> str | None:
-        """The location of a Delta table around this root, or of one below it; None where there is neither.
+        """Find the location of a Delta table above or below this root; None if there is no such table.
 
-        For the creation of a table: one listing of the root, which is empty then, and a look at each directory above.
+        For the creation of a table. It lists the root, which is then empty, and checks each directory above.
         """
         return self._table_around() or self._table_inside()
 
@@ -193,17 +200,20 @@ class LogStore(ABC):
     def _table_inside(self) -> str | None:
         return next((f"{self.uri}/{directory}" for directory in self.table_directories() if directory), None)
 
-    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], known: Set[tuple[int, int]]) -> set[str]:
-        """Those of the listed files that must stay although no version names them as they are listed: they are a needed
-        file by another way (a link, a mount), or lie in a table inside this one.
+    def not_deletable(
+        self, candidates: Sequence[str], needed: Iterable[str], needed_identities: Set[tuple[int, int]]
+    ) -> set[str]:
+        """Select the listed files that must stay although no version has a file of their path.
+
+        Such a file is a needed file under another path (a link, a mount), or it lies in a table inside this table.
 
         Args:
             candidates: Paths relative to the root, of `list_recursive`.
             needed: Paths in the file system of `data_filesystem`.
-            known: The identities of needed files that were listed.
+            needed_identities: The identities of needed files that were listed.
 
         Raises:
-            StorageError: A needed file cannot be looked at. Nothing is known then.
+            StorageError: A needed file cannot be inspected. Nothing may be deleted.
         """
         return set()
 
@@ -216,10 +226,10 @@ class LogStore(ABC):
         """
 
     def new_file(self, path: str) -> str:
-        """Where `data_filesystem()` makes a file of that path below the root.
+        """The path for `data_filesystem()` of a new file below the root.
 
         Raises:
-            StorageError: A link on the way leads elsewhere.
+            StorageError: A directory of the path is a link.
         """
         return self._full(path)
 
@@ -238,20 +248,20 @@ class LogStore(ABC):
         """
 
     def put_regenerable(self, path: str, data: bytes) -> FileMeta:
-        """As `put_if_absent`, for files that can be made again and that nothing relies on.
+        """Create a file like `put_if_absent`, without waiting for the disk. For files that can be written again.
 
-        After a crash of the machine the file may be gone or empty. Costs as little as the store allows.
+        After a crash of the machine, the file may be missing or empty.
         """
         return self.put_if_absent(path, data)
 
     def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
-        """Prepare `data` to be created in `directory`, under a name that is not known yet.
+        """Prepare `data` for a file in `directory` that gets its name later.
 
-        A commit keeps its content while it looks for a free version. Work that is needed only once is done here.
+        A commit keeps its content while it searches for a free version, so this does the work that is needed once.
 
         Args:
-            after: Files that `data` names, as the log spells them, written and closed. When this returns, they and
-                their names are as durable as `data`: a store that does not guarantee this by itself waits for them.
+            after: Paths, as the log spells them, of finished files that `data` refers to. When `stage` returns, these
+                files and their names are as durable as `data`.
 
         Raises:
             StorageError: e.g. a full disk. `data` was not written.
@@ -261,38 +271,38 @@ class LogStore(ABC):
     def stage_commit(
         self, data: bytes | memoryview, *, before: Metadata | None, after: Sequence[str] = ()
     ) -> StagedFile:
-        """As `stage`, for a commit: `put_if_absent` with the path of version v proposes it as version v.
+        """Stage a commit. `put_if_absent` with the path of version v then proposes it as version v.
 
-        This is the whole seam between the commit loop and what decides about commits. Files decide by exclusive
-        creation; a catalog is asked. Whoever loses sees FileExistsInStoreError, and the winner is then the commit of
-        version v that `head` and `read_bytes` show.
+        Exclusive creation, or a catalog, decides which proposal becomes version v. The others get
+        FileExistsInStoreError. `head` and `read_bytes` then show the winner as the commit of version v.
 
         Args:
-            before: The table's metadata in the version before; None creates the table. A catalog is told what changes.
+            before: The metadata of the table in the version before; None if the commit creates the table. A catalog
+                receives the changes to it.
         """
         return self.stage(LOG_DIRECTORY, data, after=after)
 
     def publish(self, version: int) -> bool:
-        """Whether the commit of a version lies in the log's directory, where checkpoints may stand for it. A catalog's
-        commit is copied there if it is not. Raises StorageError."""
+        """Copy a commit of a catalog to the directory of the log, if it is not there. Returns whether it is there: only
+        then may a checkpoint of the version be written. Raises StorageError."""
         return True
 
     def ensure_may_maintain(self, operation: Maintenance, verb: str) -> None:  # noqa: B027 - files allow everything
-        """Check that others than the catalog may maintain the table in this way.
+        """Check that the catalog allows clients this kind of maintenance.
 
         Raises:
-            MaintenanceNotAllowedError: The catalog does not allow it. Nothing was done.
+            MaintenanceNotAllowedError: The catalog does not allow it. Nothing was changed.
         """
 
     def definition_rules(self) -> DefinitionRules:
-        """What the catalog of the table asks of its definition. A store of files asks nothing."""
+        """The table properties that the catalog of the table asks for. A store of files asks for no properties."""
         return DefinitionRules()
 
     def report_commit(self, figures: Mapping[str, int | None]) -> None:  # noqa: B027 - files need no report
-        """Tell the catalog how much a commit has changed. A failure is logged."""
+        """Report the metrics of a commit to the catalog. A failure is logged."""
 
     def stage_output(self, directory: str) -> StagedOutput:
-        """As `stage`, for content that comes in pieces and may be larger than memory.
+        """Stage a file whose content is written in pieces and may be larger than memory.
 
         Raises:
             StorageError: Nothing was written.
@@ -305,14 +315,14 @@ class LogStore(ABC):
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Remove the file. A missing file is no error. Only vacuum and cleanup call it."""
+        """Delete the file. A missing file is no error. Only vacuum and cleanup call it."""
 
     @abstractmethod
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         """Arrow's file system for data files and the root path in it."""
 
     def hadoop_options(self) -> dict[str, str]:
-        """Options for Spark's readers and writers: the storage options in Hadoop's names. They may hold secrets."""
+        """The storage options under Hadoop's names, for Spark's readers and writers. They may hold secrets."""
         return {}
 
     @abstractmethod
@@ -323,14 +333,14 @@ class LogStore(ABC):
 
         Raises:
             ProtocolViolationError: A relative path that leaves the root, or one no file can have.
-            UnsupportedStoreError: Another store, or a place that `external_paths` does not open.
+            UnsupportedStoreError: A file in another store, or in a place that `external_paths` does not allow.
         """
 
     def ensure_regular(self, paths: Sequence[str]) -> None:  # noqa: B027 - objects are
-        """Check that nothing that `resolve` gave is a pipe, a device or a socket: opening one may wait for ever.
+        """Check that no path of `resolve` is a pipe, a device or a socket, because opening it may wait forever.
 
         Raises:
-            StorageError: One is.
+            StorageError: A path is not a file.
         """
 
     def _full(self, path: str) -> str:
@@ -342,12 +352,14 @@ class FlatStore(LogStore):
 
     @abstractmethod
     def find_object(self, full: str) -> FileMeta | None:
-        """One metadata request; None where there is no such object. Raises StorageError."""
+        """Make one metadata request. Returns None if there is no such object. Raises StorageError."""
 
     @abstractmethod
     def list_objects(self, full: str, *, recursive: bool, start_name: str = "") -> Iterator[FileMeta]:
-        """The objects below a directory whose path behind it is ≥ `start_name`; `path` is a full path. Ascending by
-        path, unless the store lists in another order beyond U+FFFF."""
+        """List the objects below a directory whose path relative to it is ≥ `start_name`. `path` is a full path.
+
+        The order is ascending by path. Some stores order characters beyond U+FFFF otherwise.
+        """
 
     @abstractmethod
     def delete_object(self, full: str) -> None:
@@ -355,19 +367,19 @@ class FlatStore(LogStore):
 
     @abstractmethod
     def read_object(self, full: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`. Raises FileMissingInStoreError, StorageError."""
+        """Read the bytes from `start` to before `end`. Raises FileMissingInStoreError, StorageError."""
 
     @abstractmethod
     def read_end(self, full: str, length: int) -> tuple[bytes, int]:
-        """The last bytes of an object, `length` at most, and its size. Raises as `read_object`."""
+        """Read the last bytes of an object, `length` at most, and its size. Raises like `read_object`."""
 
     @abstractmethod
     def write_object(self, full: str) -> io.RawIOBase | io.BufferedIOBase:
-        """A file to write. The object appears when the file is closed. Raises StorageError, as do its methods."""
+        """Open a file for writing. The object appears when it is closed. Raises StorageError, like its methods."""
 
     def head(self, path: str) -> FileMeta | None:
-        found = self.find_object(self._full(path))
-        return None if found is None else FileMeta(path, found.size, found.modification_time_ms)
+        meta = self.find_object(self._full(path))
+        return None if meta is None else FileMeta(path, meta.size, meta.modification_time_ms)
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
         return map(self._relative, self.list_objects(self._full(directory), recursive=False, start_name=start_name))
@@ -380,12 +392,12 @@ class FlatStore(LogStore):
         while "/" in above:
             above = above.rpartition("/")[0]
             try:
-                found = next(iter(self.list_objects(f"{above}/{LOG_DIRECTORY}", recursive=False)), None)
+                log_file = next(iter(self.list_objects(f"{above}/{LOG_DIRECTORY}", recursive=False)), None)
             except StorageError as e:
-                # Credentials for a part of the bucket do not show what lies above it.
-                _LOGGER.info("Whether a table lies around %s is not known: %s", self.uri, e)
+                # Credentials for a part of the bucket do not permit listings above it.
+                _LOGGER.info("Cannot check whether a table lies above %s: %s", self.uri, e)
                 return None
-            if found is not None:
+            if log_file is not None:
                 return self.uri[: len(self.uri) - len(self.root) + len(above)]
         return None
 
@@ -407,11 +419,11 @@ class _BufferedFile(StagedFile):
         return self._store.put_if_absent(path, self._data)
 
     def discard(self) -> None:
-        """Nothing was written yet."""
+        """Do nothing: no byte was written."""
 
 
 class _SpooledOutput(StagedOutput):
-    """For stores that take a file in one request: it is first written to the local disk, then mapped and sent."""
+    """For stores that take a file in one request. It is written to the local disk, then mapped and sent."""
 
     def __init__(self, store: LogStore) -> None:
         import tempfile
@@ -438,38 +450,38 @@ class _SpooledOutput(StagedOutput):
 
 
 def ensure_regular_file(path: str) -> None:
-    """Check that what lies at a local path is a file. Nothing is said where nothing is there.
+    """Check that a local path is a file or a directory. A missing path passes the check.
 
     Raises:
-        StorageError: It is a pipe, a device or a socket.
+        StorageError: The path is a pipe, a device or a socket.
     """
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - once a file
     except OSError:
-        return  # opening it tells what is wrong
+        return  # Opening it raises the right error.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise StorageError(
             f"Cannot read {path}",
-            cause="It is not a file, but a pipe, a device or a socket",
-            remedy="Find out who has put it into the table's directory",
+            cause="It is a pipe, a device or a socket, not a file",
+            remedy="Find out who created it in the directory of the table",
             path=path,
         )
 
 
 LARGEST_LOG_FILE, LARGEST_HINT = 2 << 30, 64 << 20
-"""No file of a log is larger, as it is read as a whole; nor what readers can do without, which many begin with."""
+"""The largest size in bytes of a file of the log, which is read as a whole; and of hints, which readers do not need."""
 
 
 def ensure_log_file_size(path: str, size: int) -> None:
-    """Check the size of a file before all of it is read.
+    """Check the size of a file of the log before it is read as a whole.
 
     Raises:
-        CorruptLogError: It is larger than `LARGEST_LOG_FILE`, or `LARGEST_HINT`. Nothing was read.
+        CorruptLogError: The file is larger than `LARGEST_LOG_FILE`, or a hint than `LARGEST_HINT`. Nothing was read.
     """
     if size > (most := LARGEST_HINT if path.endswith((LAST_CHECKPOINT_PATH, ".crc")) else LARGEST_LOG_FILE):
         raise CorruptLogError(
             f"Log file {path.rpartition('/')[2]} cannot be read",
-            cause=f"It has {size} bytes: no file of a log that is read as a whole has more than {most}",
+            cause=f"It has {size} bytes, more than {most}. A file of the log is read as a whole",
             remedy="Restore the file from a backup",
             path=path,
             size_bytes=size,
@@ -477,14 +489,14 @@ def ensure_log_file_size(path: str, size: int) -> None:
 
 
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
-"""What `link` answers on file systems without hard links."""
+"""The errors of `link` on file systems without hard links."""
 
 
 _PASSING = frozenset(
     {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EHOSTDOWN,
      errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
 )  # fmt: skip
-"""What mounted file systems answer while their server is away."""
+"""The errors of mounted file systems while their server is unavailable."""
 
 _TRY_AGAIN = "and try again; the table is unchanged"
 _DENIED = (
@@ -502,16 +514,16 @@ _CAUSES_AND_REMEDIES = {
     errno.EACCES: _DENIED,
     errno.EPERM: _DENIED,
     errno.ENOTDIR: (
-        "A file is in the place of a directory",
-        "Give the directory of the table, not a file in it or beside it",
+        "There is a file instead of a directory",
+        "Use the directory of the table as its location, not a file in it or beside it",
     ),
-    errno.EISDIR: ("A directory is in the place of a file", None),
+    errno.EISDIR: ("There is a directory instead of a file", None),
 }
 
 
 @contextmanager
 def os_errors(action: str, path: str) -> Iterator[None]:
-    """OSErrors of the block are raised as `storage_error` tells them."""
+    """Raise OSErrors of the block as `storage_error` does."""
     try:
         yield
     except OSError as e:
@@ -519,9 +531,9 @@ def os_errors(action: str, path: str) -> Iterator[None]:
 
 
 def storage_error(error: OSError, action: str, path: str) -> StorageError:
-    """The error to raise for a failed call; `action` completes "Cannot …", `path` is absolute."""
+    """Translate the error of a failed call. `action` completes "Cannot …"; `path` is absolute."""
     if isinstance(error, StorageError):
-        return error  # an object store has already said what there is to say
+        return error  # An object store has already translated it.
     code = error.errno or 0
     problem = f"Cannot {action} {path}"
     if code == errno.ENOENT:
@@ -532,28 +544,28 @@ def storage_error(error: OSError, action: str, path: str) -> StorageError:
 
 
 def is_full(error: StorageError) -> bool:
-    """Whether a disk, or a quota, has no room left."""
+    """Whether a disk is full, or a quota used up."""
     return error.context.get("errno") in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_passing(error: OSError) -> bool:
-    """Whether a failed call may succeed when it is made again, without anybody changing anything."""
+    """Whether a failed call may succeed later without a change by a user."""
     return isinstance(error, TimeoutError | ConnectionError | BlockingIOError) or error.errno in _PASSING
 
 
 def may_pass(error: OSError) -> bool:
-    """As `is_passing`, for calls that may be made again without harm: mounted file systems also answer EIO while their
-    server is away."""
+    """Like `is_passing`, for calls that may be repeated without harm. Mounted file systems also raise EIO while their
+    server is unavailable."""
     return is_passing(error) or error.errno == errno.EIO
 
 
 class RepeatedTexts(NamedTuple):
-    """What is known of the texts of a file before they are read.
+    """Estimates about the text columns of a file, made before they are read.
 
     Attributes:
-        dictionaries: The leaf columns, by their dotted paths, that can be read as dictionaries: every value is in one.
-        wide: Those of them that repeat long values: as a dictionary, a column takes a fraction.
-        row_bytes: What the values of other texts take in a row, going by the dictionaries that some of them are in.
+        dictionaries: The leaf columns, by dotted paths, that can be read as dictionaries because all values are in one.
+        wide: The `dictionaries` that repeat long values. As a dictionary, such a column takes a fraction of the memory.
+        row_bytes: The bytes that the other text columns take in a row, estimated from their dictionaries.
     """
 
     dictionaries: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""What a failed request to an object store means.
+"""The meaning of a failed request to an object store.
 
-The store has answered: its status and its code tell. Codes of S3, GCS and Azure are in one table, as none of them means
-two things. Or there was no answer: then only a connection that never came about proves that nothing happened.
+If the store answered, its status and its code decide. The codes of S3, GCS and Azure are in one table, because no code
+has two meanings. Without an answer, the request may have taken effect, unless no connection was made.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from delta_orch.storage.patience import is_passing_status
 
 
 class FailureKind(Enum):
-    """What a failed request left behind."""
+    """The state after a failed request."""
 
     MISSING = "there is no such object"
-    EXISTS = "the name is taken; nothing was written"
-    BUSY = "nothing was done, and the store asks to try again"
-    REFUSED = "nothing was done"
+    EXISTS = "an object of that name exists; nothing was written"
+    BUSY = "nothing was changed, and the store asks to try again"
+    REFUSED = "nothing was changed"
     UNKNOWN = "the request may have taken effect"
 
 
 class Failure(NamedTuple):
-    """A failed request in the words of a user. The texts hold nothing secret."""
+    """A failed request in words for a user. The texts hold no secret."""
 
     kind: FailureKind
     cause: str
     remedy: str | None = None
     is_passing: bool = False
-    """Whether the same request may succeed a little later, without anybody changing anything."""
+    """Whether the same request may succeed later without a change by a user."""
 
 
 class Answer(NamedTuple):
-    """An error that a store has answered with: its HTTP status, and the store's own code, or the status once more."""
+    """The error answer of a store: the HTTP status, and the code of the store, or the status as text."""
 
     status: int
     code: str
@@ -56,20 +56,20 @@ _NEVER_CONNECTED = frozenset(
     {"ConnectTimeout", "ConnectTimeoutError", "EndpointConnectionError", "NameResolutionError", "NewConnectionError",
      "ProxyConnectionError", "SSLError"}
 )  # fmt: skip
-"""Errors of botocore, requests and urllib3 by their class."""
+"""Names of the classes of botocore, requests and urllib3 for a connection that was never made."""
 _UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "[Errno -2]")
 
 
 def missing_bucket(bucket: str) -> Failure:
-    """The failure of a request because there is no such bucket."""
+    """The failure of a request to a bucket that does not exist."""
     return Failure(FailureKind.REFUSED, f"There is no bucket {bucket}", "Create it, or correct the location")
 
 
 def failure_of_answer(store: str, bucket: str, answer: Answer, credentials_remedy: str) -> Failure:
-    """What an answer means.
+    """Interpret an error answer.
 
     Args:
-        store: Its name in messages.
+        store: The name of the store in messages.
         credentials_remedy: Where a user of this store sets credentials.
     """
     status, code = answer
@@ -77,7 +77,7 @@ def failure_of_answer(store: str, bucket: str, answer: Answer, credentials_remed
     if code in _NO_BUCKET:
         return missing_bucket(bucket)
     if code in _TAKEN or status == 412:
-        return Failure(FailureKind.EXISTS, "The name is taken")
+        return Failure(FailureKind.EXISTS, "An object of that name exists")
     if code in _BUSY or status == 429:
         return Failure(FailureKind.BUSY, shown, "Try again when there are fewer requests", is_passing=True)
     if code in _OTHER_REGION or status == 301:
@@ -92,8 +92,7 @@ def failure_of_answer(store: str, bucket: str, answer: Answer, credentials_remed
 
 
 def failure_without_answer(store: str, error: Exception) -> Failure:
-    """What an error of the connection means. A wrong certificate stays wrong, and a name that its server denies stays
-    unknown."""
+    """Interpret an error without an answer. A wrong certificate and an unknown host name are permanent."""
     names, text = {type(inner).__name__ for inner in _wrapped(error)}, str(error)
     shown = type(error).__name__
     if names.isdisjoint(_NEVER_CONNECTED):
@@ -104,8 +103,8 @@ def failure_without_answer(store: str, error: Exception) -> Failure:
 
 
 def _wrapped(error: object) -> Iterator[BaseException]:
-    """An error, and those that the HTTP libraries have put into it. Their causes and contexts may be of requests before
-    this one."""
+    """Yield an error and the errors that the HTTP libraries wrapped in it. Causes and contexts do not count, because
+    they may belong to earlier requests."""
     while isinstance(error, BaseException):
         yield error
         inner = (getattr(error, "inner_exception", None), getattr(error, "reason", None), *error.args)

@@ -1,5 +1,5 @@
-"""Tables anywhere else fsspec reaches (`hdfs:`, `sftp:`, …). They can be read; commits need an exclusive create, which
-fsspec does not promise."""
+"""Tables in other file systems of fsspec (`hdfs:`, `sftp:`, …). They are read-only, because fsspec does not promise
+exclusive creation, unless the user promises a single writer."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 Fsspec = Any
-"""A file system of fsspec, or what it tells of a file. They have no types."""
+"""A file system of fsspec, or its information about a file. They have no types."""
 
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "date")
 
 
 class FsspecStore(LogStore):
-    """One directory of an fsspec file system, which is made on first use and once more in a forked child.
+    """One directory of an fsspec file system. The file system is made at first use, and again in a forked child.
 
     Args:
         uri: `protocol://…`.
-        storage_options: Passed to fsspec, but for `single_writer`. Never shown by `repr` or an error.
+        storage_options: Options for fsspec, and `single_writer`. `repr` and errors never show them.
 
     Raises:
         UnsupportedStoreError: fsspec knows no such protocol.
@@ -55,7 +55,7 @@ class FsspecStore(LogStore):
         self._options = options
         hide_in_logs([*secret_texts(options), *secrets_in(uri)])
         self._protocol = uri.partition(":")[0]
-        # A query may hold a signature: it is part of where the table is, and not of what it is called.
+        # A query may hold a signature, so `uri`, which is shown, does not contain it.
         self.uri = public_uri(uri).rstrip("/")
         self.root = _filesystem_class(self._protocol)._strip_protocol(uri.rstrip("/")).rstrip("/")
         self._made: tuple[int, Fsspec] | None = None
@@ -74,7 +74,7 @@ class FsspecStore(LogStore):
 
     def head(self, path: str) -> FileMeta | None:
         try:
-            # A cached listing would hide a commit that was just made.
+            # A cached listing would hide a new commit.
             self._filesystem.invalidate_cache(self._full(path))
             info = self._ask("look at", path, lambda: self._filesystem.info(self._full(path)))
         except FileMissingInStoreError:
@@ -120,7 +120,9 @@ class FsspecStore(LogStore):
         self._ask("write", path, write)
         written = self.head(path)
         if written is None:
-            raise StorageError(f"Cannot write {self.uri}/{path}", cause="It was gone right after it was written")
+            raise StorageError(
+                f"Cannot write {self.uri}/{path}", cause="The file was missing right after it was written"
+            )
         return written
 
     def delete(self, path: str) -> None:
@@ -136,7 +138,7 @@ class FsspecStore(LogStore):
         path = resolve_data_path(self.root, log_path)
         if path.startswith(f"{self._protocol}://"):
             if _authority(path) != _authority(self.uri):
-                # The file system speaks to one host, and would take the path for one of that.
+                # The file system has one host, and would look for the path there.
                 raise in_another_store(self.uri, log_path)
             full = str(_filesystem_class(self._protocol)._strip_protocol(path))
         elif "://" in without_file_scheme(log_path):
@@ -163,17 +165,17 @@ class FsspecStore(LogStore):
             return make(**self._options)
         except (TypeError, ValueError, OSError) as e:
             failed = type(e).__name__
-        # The library's own text may repeat an option, and options hold secrets: only its kind is shown. Raised here,
-        # the error does not carry the other one as its context.
+        # The text of the library may repeat an option, and options hold secrets, so the error shows only its class. It
+        # is raised outside the handler, so that it does not carry the other error as its context.
         raise StorageError(
             f"Cannot open the store of {self.uri}",
             cause=f"{failed} from fsspec's {self._protocol} file system",
-            remedy="Check the storage options that file system takes, and that it can be reached",
+            remedy="Check the storage options of that file system, and that it can be reached",
             store=self._protocol,
         )
 
     def _ask(self, action: str, path: str, request: Callable[[], Fsspec]) -> Fsspec:
-        """A request that may be made again, which it is for `retry_seconds` where it failed for a moment."""
+        """Make a request that may be repeated. If it fails temporarily, repeat it for `retry_seconds`."""
         patience = Patience()
         while True:
             try:
@@ -182,9 +184,9 @@ class FsspecStore(LogStore):
                 raise
             except Exception as e:  # noqa: BLE001 - each file system of fsspec raises what its library raises
                 error = self._error(e, action, path)
-                # The library's own text may hold a signed request.
+                # The text of the library may hold a signed request.
                 cause = None if shows_secret(e) else e
-            # Raised here, it does not carry the other error as its context.
+            # Raised outside the handler, the error does not carry the other error as its context.
             if not error.retryable or not patience.wait():
                 raise error from cause
 
@@ -203,7 +205,7 @@ def _is_passing(error: Exception) -> bool:
     status = getattr(error, "status", None)
     if isinstance(status, int):
         return is_passing_status(status)
-    # Of aiohttp, whose errors are not all of the operating system.
+    # The names are of aiohttp, whose errors are not all OSErrors.
     return (isinstance(error, OSError) and is_passing(error)) or type(error).__name__ in (
         "ServerDisconnectedError", "ClientConnectorError", "ClientOSError", "ClientPayloadError",
     )  # fmt: skip
@@ -218,7 +220,7 @@ def _filesystem_class(protocol: str) -> Fsspec:
         cause = str(e)
     except ValueError:
         cause = ""
-    # Raised here, as fsspec's error repeats what may be a location with a password.
+    # Raised outside the handler, because fsspec's error repeats the location, which may hold a password.
     if cause:
         raise MissingDependencyError(
             f"Cannot open {protocol}:// tables", cause=cause, remedy="Install the fsspec package for this protocol"
@@ -235,7 +237,7 @@ def _file_meta(path: str, info: Mapping[str, Fsspec]) -> FileMeta:
 
 
 def _modification_time_ms(info: Mapping[str, Fsspec]) -> int:
-    """fsspec has no common key or type for it; 0 where the store tells none."""
+    """The time of a file, 0 if unknown. fsspec has no common key or type for it."""
     for key in _TIME_KEYS:
         value = info.get(key)
         if isinstance(value, datetime):

@@ -1,9 +1,9 @@
-"""Dates and times of Parquet files that count days by the calendar of their labels: Julian before 15 October 1582.
+"""Dates and times of Parquet files in the hybrid calendar: Julian before 15 October 1582, Gregorian since.
 
-Spark before version 3, and Databricks to this day, write old dates so, and say it in the footer. The same label, say
-1 March 1000, is then another day number than in the proleptic Gregorian calendar that Parquet and Delta mean; a reader
-has to move the value. Times before 1900 can be off in zones other than UTC, too: those writers did not know the local
-mean times of the zones.
+Spark before version 3, and still Databricks, write old dates in this calendar and record it in the footer. A label such
+as 1 March 1000 then has another day number than in the proleptic Gregorian calendar of Parquet and Delta, so a reader
+must move the value. Times before 1900 in zones other than UTC must move, too, because those writers did not use the
+local mean times of the zones.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class LegacyCalendar:
-    """What of a file has to be moved.
+    """The values of a file that must move.
 
     Attributes:
-        dates: Whether dates and INT64 timestamps do.
-        int96_columns: The top-level columns whose INT96 timestamps do.
-        zone: In whose local time the writer saw timestamps.
+        dates: Whether dates and INT64 timestamps must move.
+        int96_columns: The top-level columns whose INT96 timestamps must move.
+        zone: The time zone of the writer.
     """
 
     dates: bool
@@ -51,7 +51,7 @@ class LegacyCalendar:
     zone: str
 
     def rebase_table(self, rows: pa.Table) -> pa.Table:
-        """The rows of the file, in the calendar that Delta means."""
+        """Convert rows of the file to the calendar of Delta."""
         for index, name in enumerate(rows.column_names):
             column = rows.column(index)
             moved = self.rebase(column, int96=name in self.int96_columns)
@@ -60,10 +60,10 @@ class LegacyCalendar:
         return rows
 
     def rebase(self, column: Column, *, int96: bool = False) -> Column:
-        """One column of the file; the very same where nothing has to be moved.
+        """Convert one column of the file. Returns the same object if no value moves.
 
         Args:
-            int96: Whether timestamps without a zone are INT96 timestamps to be moved.
+            int96: Whether timestamps without a zone are INT96 timestamps that must move.
         """
         if isinstance(column, pa.ChunkedArray):
             chunks = [self.rebase(chunk, int96=int96) for chunk in column.chunks]
@@ -77,7 +77,7 @@ class LegacyCalendar:
         if pa.types.is_date32(kind):
             return _moved(array, _GREGORIAN_START_DAY, rebase_days) if self.dates else array
         if pa.types.is_timestamp(kind):
-            # Without a zone it is INT96, or `timestamp_ntz`, which no such writer has.
+            # A timestamp without a zone is INT96. Those writers do not have `timestamp_ntz`.
             applies = int96 if kind.tz is None else self.dates
             unit = {"s": 1_000_000, "ms": 1000, "us": 1}.get(kind.unit)
             if not applies or unit is None:
@@ -91,28 +91,28 @@ class LegacyCalendar:
 
 
 def legacy_calendar(metadata: pq.FileMetaData) -> LegacyCalendar | None:
-    """What has to be moved of a file, None where nothing has. The names of its columns, not its values, are looked at.
+    """Find the values of a file that must move, from its footer; None if no value can.
 
-    A file that does not name the Spark release that wrote it needs no move.
+    A file that does not name its release of Spark needs no move.
     """
-    said = metadata.metadata or {}
-    version = said.get(_VERSION)
+    entries = metadata.metadata or {}
+    version = entries.get(_VERSION)
     if version is None:
         return None
-    dates = version < b"3.0.0" or _LEGACY_DATES in said
+    dates = version < b"3.0.0" or _LEGACY_DATES in entries
     int96: frozenset[str] = frozenset()
-    if version < b"3.1.0" or _LEGACY_INT96 in said:
+    if version < b"3.1.0" or _LEGACY_INT96 in entries:
         columns = (metadata.schema.column(index) for index in range(metadata.num_columns))
-        # A name may hold dots itself: the first part decides where it must, the whole where it can.
+        # A name may contain dots, so the set has both the whole path and its first part.
         paths = [column.path for column in columns if column.physical_type == "INT96"]
         int96 = frozenset([*paths, *(path.split(".")[0] for path in paths)])
     if not dates and not int96:
         return None
-    return LegacyCalendar(dates, int96, said.get(_ZONE, b"UTC").decode("utf-8", "replace"))
+    return LegacyCalendar(dates, int96, entries.get(_ZONE, b"UTC").decode("utf-8", "replace"))
 
 
 def _moved(array: pa.Array, exact_from: int, move: Callable[[Days], Days]) -> pa.Array:
-    """The values below a bound are moved. Returns the same array if there are none."""
+    """Move the values below a bound. Returns the same array if there are none."""
     ticks = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
     lowest = pc.min(ticks).as_py()
     if lowest is None or lowest >= exact_from:
@@ -135,7 +135,8 @@ def rebase_days(days: Days) -> Days:
 
 
 def _switches() -> tuple[Days, Days]:
-    """From which day on how many days are to be added: one less after each February 29 that only Julian years have."""
+    """The first day of each period, and the days to add. The number falls by 1 after each 29 February of only Julian
+    years."""
     centuries = [century for century in range(1, 16) if century % 4]
     days = [_JULIAN_FIRST_DAY + 36_525 * century - 365 - 1 + 60 for century in centuries]
     differences = [2 - passed for passed in range(len(centuries) + 1)]
@@ -146,12 +147,14 @@ _SWITCH_DAYS, _DIFFERENCES = _switches()
 
 
 def rebase_micros(micros: Days, zone: str) -> Days:
-    """Times before 1900, as microseconds since 1970, of labels in the hybrid calendar and a zone's local time, as times
-    of the same labels. Zones that are not known count as UTC."""
+    """Convert times before 1900, in microseconds since 1970, to times with the same labels in the Gregorian calendar.
+
+    The labels are in the local time of `zone`. An unknown zone counts as UTC.
+    """
     offset_us = _standard_offset_us(zone)
     if offset_us is None:
         return _rebase_local(micros)
-    # Times are moved one by one where the local mean time of the zone counts: there are few of so old.
+    # Python converts distinct times one by one, because the zone has a local mean time. So old times are few.
     distinct, index = np.unique(_rebase_local(micros + offset_us), return_inverse=True)
     place = ZoneInfo(zone)
     return np.array([_instant_us(int(local), place, offset_us) for local in distinct], dtype=np.int64)[index]
@@ -163,7 +166,7 @@ def _rebase_local(micros: Days) -> Days:
 
 
 def _standard_offset_us(zone: str) -> int | None:
-    """What the zone adds to UTC in a winter of today; None for UTC itself and for what is no zone."""
+    """The standard offset of the zone from UTC today; None for UTC and for an unknown zone."""
     try:
         place = ZoneInfo(zone)
     except (ValueError, OSError, KeyError):

@@ -1,6 +1,6 @@
 """Tables on a local (or mounted) file system.
 
-System calls one by one, in an order that matters: what `pathlib` would wrap is spelled out.
+The order of the system calls matters, so this module calls `os` directly instead of `pathlib`.
 """
 
 # ruff: noqa: PTH100, PTH105, PTH108, PTH112, PTH113, PTH116, PTH120
@@ -55,11 +55,11 @@ _TEMPORARY_SUFFIX = ".tmp"
 
 
 class LocalStore(LogStore):
-    """A directory. Holds no open file, thread or lock, so threads and forked children may share it.
+    """A directory. It holds no open file, thread or lock, so threads and forked children may share it.
 
-    Exclusive creation is `link(2)` from a temporary file that is complete and on disk: the only primitive that is
-    both exclusive and never shows a prefix on every local file system. Temporary files are hidden (`.….tmp`);
-    a killed writer may leave one, and no listing of this store shows it but `list_recursive`.
+    Exclusive creation is `link(2)` from a temporary file that is complete and on disk. No other primitive is exclusive
+    and never shows a prefix on every local file system. Temporary files are hidden (`.….tmp`). A killed writer may
+    leave one; only `list_recursive` lists it.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -90,7 +90,7 @@ class LocalStore(LogStore):
                 yield meta
 
     def list_names(self, directory: str) -> list[str]:
-        # The directory says what is a file: only links are looked at.
+        # The entries of the directory have the type of each file. Only links need another call.
         with os_errors("list", self._full(directory)):
             return sorted(e.name for e in self._entries(directory) if not _is_temporary(e.name) and e.is_file())
 
@@ -106,7 +106,7 @@ class LocalStore(LogStore):
                     yield meta
 
     def table_directories(self) -> Iterator[str]:
-        # The files of a table are not looked at.
+        # It does not descend into the directories of a table.
         pending = [""]
         while pending:
             current = pending.pop()
@@ -135,10 +135,12 @@ class LocalStore(LogStore):
                     pending.append(f"{current}/{entry.name}" if current else entry.name)
         return None
 
-    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], known: Set[tuple[int, int]]) -> set[str]:
+    def not_deletable(
+        self, candidates: Sequence[str], needed: Iterable[str], needed_identities: Set[tuple[int, int]]
+    ) -> set[str]:
         if not candidates:
             return set()
-        files = known | {identity for path in needed if (identity := _identity(path)) is not None}
+        files = needed_identities | {identity for path in needed if (identity := _identity(path)) is not None}
         inner: dict[str, bool] = {"": False}
         return {
             path
@@ -146,14 +148,14 @@ class LocalStore(LogStore):
             if self._is_in_table(os.path.dirname(path), inner) or _identity(self._full(path)) in files
         }
 
-    def _is_in_table(self, directory: str, known: dict[str, bool]) -> bool:
-        """Whether a directory below the root has a `_delta_log`, of whatever kind, or lies in one that has."""
-        found = known.get(directory)
-        if found is None:
+    def _is_in_table(self, directory: str, is_in_table: dict[str, bool]) -> bool:
+        """Whether a directory below the root, or one of its parents below the root, has an entry `_delta_log`."""
+        is_inside = is_in_table.get(directory)
+        if is_inside is None:
             log = f"{self._full(directory)}/{LOG_DIRECTORY}"
-            found = os.path.lexists(log) or self._is_in_table(os.path.dirname(directory), known)
-            known[directory] = found
-        return found
+            is_inside = os.path.lexists(log) or self._is_in_table(os.path.dirname(directory), is_in_table)
+            is_in_table[directory] = is_inside
+        return is_inside
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
         full = self._allowed(directory)
@@ -184,10 +186,10 @@ class LocalStore(LogStore):
         files = list(dict.fromkeys(self.resolve(path) for path in after))
         directories = local_sync.directories_of(self.root, files)
         if is_new and files:
-            # The writer of the first files has also made the table's directory, and perhaps those above it.
+            # The writer of the first files also created the directory of the table, and perhaps those above it.
             directories |= local_sync.readable_parents(self.root)
         try:
-            # A journal that has waited for contents holds their names already: little is left to wait for.
+            # The journal that holds the contents often holds the names already, so the second call is short.
             local_sync.sync_all([*files, temporary])
             local_sync.sync_all(directories)
         except BaseException:
@@ -219,14 +221,14 @@ class LocalStore(LogStore):
         return self._full(path)
 
     def _ensure_below(self, *directories: str) -> None:
-        """Check that there is no link on the way: what lies behind one is not this table's to change."""
+        """Check that no directory of the paths is a link: the target of a link does not belong to the table."""
         for directory in dict.fromkeys(directories):
             for way in accumulate(filter(None, directory.split("/")), "{}/{}".format):
                 if os.path.islink(self._full(way)):  # noqa: PTH114 - which raises where a name is too long
                     raise StorageError(
-                        f"{self._full(directory)} stays as it is",
+                        f"Cannot change files in {self._full(directory)}",
                         cause=f"{way} is a symbolic link, and its target does not belong to the table",
-                        remedy="Find out who has put the link into the table's directory",
+                        remedy="Find out who created the link in the directory of the table",
                         path=directory,
                     )
 
@@ -245,14 +247,14 @@ class LocalStore(LogStore):
         return path
 
     def _allowed(self, path: str) -> str:
-        """The place of a file of the table's own, or of a directory: links lead out of the log, too."""
+        """The full path of a file or directory of the table. With `external_paths`, links must not lead elsewhere."""
         full = self._full(path)
         if self.external_paths is not None:
             self._ensure_allowed(full, path, is_foreign=True)
         return full
 
     def _ensure_allowed(self, path: str, log_path: str, *, is_foreign: bool) -> None:
-        """Check where a path really leads, past all links: `link/..` is not where it seems to be."""
+        """Check the place of a path after all its links are followed: `link/..` may be another directory."""
         place = os.path.realpath(path)
         if lies_in(place, [os.path.realpath(self.root)]):
             return
@@ -274,7 +276,7 @@ class LocalStore(LogStore):
 
 @dataclass(eq=False)
 class _LocalStagedFile(StagedFile):
-    """A temporary file, complete and on disk; it becomes the real one by a second name."""
+    """A temporary file, complete and on disk. A hard link gives it its final name."""
 
     _root: str
     _temporary: str
@@ -283,7 +285,7 @@ class _LocalStagedFile(StagedFile):
 
     def put_if_absent(self, path: str) -> FileMeta:
         full = f"{self._root}/{path}"
-        # It may have waited for its name; files are dated by when they got it.
+        # The file may have waited for its name. Its time is that of its creation under that name.
         now_ns = time.time_ns() // 1_000_000 * 1_000_000
         with os_errors("finish", full):
             os.utime(self._temporary, ns=(now_ns, now_ns))
@@ -304,7 +306,7 @@ class _LocalStagedFile(StagedFile):
 
 
 class _LocalOutput(StagedOutput):
-    """A temporary file that Arrow writes to by itself."""
+    """A temporary file that Arrow writes directly."""
 
     def __init__(self, root: str, directory: str) -> None:
         import pyarrow as pa
@@ -334,13 +336,13 @@ class _LocalOutput(StagedOutput):
 
     def discard(self) -> None:
         with suppress(OSError):
-            # What could not be written is not wanted any more.
+            # The content is discarded, so an error while closing does not matter.
             self.sink.close()
         _unlink(self._temporary)
 
 
 def _write_temporary(directory: str, data: bytes | memoryview) -> tuple[str, os.stat_result]:
-    """A new hidden file in `directory` with all of `data`; missing directories are made. Raises StorageError."""
+    """Write `data` to a new hidden file in `directory`, and create missing directories. Raises StorageError."""
     temporary = _new_temporary(directory)
     try:
         descriptor = _create(temporary)
@@ -366,7 +368,7 @@ def _new_temporary(directory: str) -> str:
 
 
 def _read(full: str) -> bytes:
-    # A log may have thousands of small files: no file object for each. Opening a pipe must not wait for its writer.
+    # A log may have thousands of small files, so this creates no file object. Opening a pipe must not wait.
     descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
@@ -374,7 +376,7 @@ def _read(full: str) -> bytes:
             ensure_regular_file(full)
         if status.st_size > LARGEST_HINT:
             ensure_log_file_size(full, status.st_size)
-        # One byte more than there should be: that it is missing is the end of the file.
+        # The read asks for one byte more than the size. A shorter result proves the end of the file.
         data = os.read(descriptor, status.st_size + 1)
         is_whole = len(data) == status.st_size
         return data if is_whole else data + b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
@@ -387,7 +389,7 @@ def _looked_up(path: str, full: str) -> FileMeta | None:
         status = os.stat(full)
         return None if stat.S_ISDIR(status.st_mode) else _file_meta(path, status)
     except (FileNotFoundError, ValueError):
-        # ValueError: a name that no file can have, such as one with a zero byte.
+        # ValueError: no file can have such a name, for example with a zero byte.
         return None
 
 
@@ -400,7 +402,7 @@ def _listed(full: str) -> list[os.DirEntry[str]]:
 
 
 def _patiently(action: str, full: str, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What a call gives that changes nothing. Raises as `_again`."""
+    """Make a call that changes nothing, and repeat it if it fails temporarily. Raises like `_again`."""
     try:
         return act(*args, **kwargs)
     except OSError as e:
@@ -408,8 +410,8 @@ def _patiently(action: str, full: str, act: Callable[P, T], *args: P.args, **kwa
 
 
 def _again(error: OSError, act: Callable[[], T], action: str, full: str) -> T:
-    """What a call gives that failed and changed nothing. It is made again as long as the failure may pass: the server
-    of a mounted file system is away, or restarts. Raises as `storage_error`."""
+    """Repeat a call that failed and changed nothing, as long as the failure may pass. For example, the server of a
+    mounted file system restarts. Raises like `storage_error`."""
     from delta_orch.storage.patience import Patience
 
     patience = Patience()
@@ -440,12 +442,12 @@ def _link(temporary: str, full: str) -> None:
         if e.errno in NO_HARD_LINKS:
             raise UnsupportedStoreError(
                 f"Cannot create {full} safely",
-                cause=f"The file system has no hard links ({e.strerror}): nothing would keep concurrent writers apart",
+                cause=f"The file system has no hard links ({e.strerror}), so nothing keeps concurrent writers apart",
                 remedy="Keep the table on ext4, XFS, Btrfs, ZFS, APFS or tmpfs, or in an object store",
                 path=full,
             ) from e
         if may_pass(e):
-            # The answer of a server may be lost when the work is done.
+            # The server may have created the link before its answer was lost.
             raise StorageOutcomeUnknownError(
                 f"It is unknown whether {full} was created", cause=e.strerror, path=full, errno=e.errno
             ) from e
@@ -453,7 +455,7 @@ def _link(temporary: str, full: str) -> None:
 
 
 def _unlink(temporary: str) -> None:
-    # What stays is harmless and hides from every listing; failing here would hide what really happened.
+    # A file that stays is harmless and hidden. An error here would hide the original error.
     with suppress(OSError):
         os.unlink(temporary)
 
@@ -463,15 +465,17 @@ def _is_temporary(name: str) -> bool:
 
 
 def _taken(full: str) -> StorageError:
-    # What a directory says, or a link to nothing, nobody can read: to look who was first would never end.
+    # A directory, or a link without a target, has no commit to read, so a retry would never end.
     if os.path.lexists(full) and not os.path.isfile(full):
-        remedy = "Find out who has made it, and remove it"
-        return StorageError(f"Cannot create {full}: there is something that is not a file", remedy=remedy, path=full)
+        remedy = "Find out who created it, and remove it"
+        return StorageError(
+            f"Cannot create {full}: the name belongs to something that is no file", remedy=remedy, path=full
+        )
     return FileExistsInStoreError(f"{full} exists already", path=full)
 
 
 def _entry_meta(path: str, entry: os.DirEntry[str]) -> FileMeta | None:
-    """None for what is no file, or was deleted since it was listed."""
+    """Describe an entry. Returns None for an entry that is no file, or was deleted after the listing."""
     try:
         status = entry.stat()
         return _file_meta(path, status) if stat.S_ISREG(status.st_mode) else None
@@ -482,7 +486,7 @@ def _entry_meta(path: str, entry: os.DirEntry[str]) -> FileMeta | None:
 
 
 def _identity(full: str) -> tuple[int, int] | None:
-    """What a file is whatever it is called; None where there is none, or can be none."""
+    """The identity of a file, the same under all its names; None if the file does not or cannot exist."""
     try:
         status = os.stat(full)
     except OSError as e:
@@ -493,12 +497,12 @@ def _identity(full: str) -> tuple[int, int] | None:
 
 
 def _holds_log(directory: str) -> bool:
-    """Whether a directory is that of a table."""
+    """Whether a directory is the root of a table."""
     try:
         with os.scandir(f"{directory}/{LOG_DIRECTORY}") as entries:
             return any(parse_log_path(entry.name) is not None for entry in entries)
     except PermissionError:
-        # Of a log that may not be read nothing says that it is none.
+        # A log without permission to read still counts as a log.
         return os.path.lexists(f"{directory}/{LOG_DIRECTORY}")
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Waiting until the disk has what a commit depends on."""
+"""Waiting until the files and directories of a commit are on disk."""
 
 # ruff: noqa: PTH102, PTH112, PTH120
 
@@ -26,7 +26,7 @@ def sync_path(path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Like `makedirs`, but each new name is on disk before anything relies on it."""
+    """Like `makedirs`, with each new name on disk before the next directory is created in it."""
     parent = os.path.dirname(path)
     if not os.path.isdir(parent):
         make_directory(parent)
@@ -40,28 +40,28 @@ def make_directory(path: str) -> None:
 
 
 def sync_all(paths: Iterable[str]) -> None:
-    """Return when all of them are on disk: as `sync_path`, all at the same time.
+    """Return when all paths are on disk, like `sync_path` for all at the same time.
 
-    A file system writes its journal once for everybody who waits at that moment. So what a commit depends on is waited
-    for on a thread each, not one after the other: a commit takes two rounds of the journal instead of four.
+    A file system writes its journal once for all threads that wait. So each path has its own thread, and a commit takes
+    two rounds of the journal instead of four.
 
     Raises:
-        StorageError: One could not be saved. Of the others nothing is known.
+        StorageError: A path could not be saved. The state of the others is unknown.
     """
     pending = deque(paths)
     outcomes: SimpleQueue[tuple[str, Exception] | None] = SimpleQueue()
-    others = 0
+    num_threads = 0
     try:
         for _ in range(min(len(pending), _MAX_SYNC_THREADS) - 1):
-            # `threading.Thread` waits until the thread runs: for a small commit that is as long as the disk takes.
+            # `threading.Thread` waits until the thread runs. For a small commit, that takes as long as the disk.
             start_new_thread(lambda: outcomes.put(_work(pending)), ())
-            others += 1
+            num_threads += 1
     except RuntimeError:
         import logging
 
-        logging.getLogger(__name__).debug("No more threads available: %d wait for the disk", others + 1)
-    found = [_work(pending), *(outcomes.get() for _ in range(others))]
-    for failure in found:
+        logging.getLogger(__name__).debug("No more threads available: %d wait for the disk", num_threads + 1)
+    failures = [_work(pending), *(outcomes.get() for _ in range(num_threads))]
+    for failure in failures:
         if failure is not None:
             path, error = failure
             if isinstance(error, OSError):
@@ -70,7 +70,7 @@ def sync_all(paths: Iterable[str]) -> None:
 
 
 def _work(pending: deque[str]) -> tuple[str, Exception] | None:
-    """Sync what no other thread has begun with, up to the first failure."""
+    """Sync paths that no other thread has begun, up to the first failure. Returns the failed path and its error."""
     while pending:
         try:
             path = pending.popleft()
@@ -79,15 +79,17 @@ def _work(pending: deque[str]) -> tuple[str, Exception] | None:
             return None
         try:
             sync_path(path)
-        except Exception as e:  # noqa: BLE001 - raised where it is waited for
+        except Exception as e:  # noqa: BLE001 - `sync_all` raises it
             pending.clear()
             return path, e
     return None
 
 
 def directories_of(root: str, files: Iterable[str]) -> set[str]:
-    """The directories that must be on disk for files below `root` to be found again: theirs, and all from there up to
-    `root`. Of files elsewhere, their own directory."""
+    """The directories that must be on disk so that `files` exist after a crash.
+
+    For a file below `root`: its directory and all directories up to `root`. For other files: their directory.
+    """
     directories: set[str] = set()
     for file in files:
         directory = os.path.dirname(file)
@@ -100,5 +102,5 @@ def directories_of(root: str, files: Iterable[str]) -> set[str]:
 
 
 def readable_parents(directory: str) -> set[str]:
-    """All directories above one that this user may open, as everybody may whom they belong to."""
+    """The directories above `directory` that this user may open. Their owner always may."""
     return {str(parent) for parent in Path(directory).parents if os.access(parent, os.R_OK)}

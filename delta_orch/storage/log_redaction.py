@@ -1,7 +1,7 @@
-"""Credentials stay out of the logs of the stores' libraries.
+"""Redaction of credentials in the logs of the stores' libraries.
 
-At DEBUG level the SDKs log the requests they sign, including session tokens. They are removed from a log record when it
-is made, before any handler sees it.
+At DEBUG level, the clients of the clouds log the requests that they sign, with session tokens. Secrets are removed when
+a log record is made, before any handler gets it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _LIBRARIES = frozenset(
     {"adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "msal", "requests",
      "s3fs", "urllib3"}
 )  # fmt: skip
-"""The first part of the names of the loggers that see requests, options or answers."""
+"""The first part of the names of the loggers that get requests, options or answers."""
 
 
 class _WithoutSecrets:
-    """Makes log records as `make` does, and cuts secrets out of those of the libraries."""
+    """A factory of log records. It makes records by `make`, and redacts those of the libraries."""
 
     def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
         self._make = make
@@ -32,7 +32,7 @@ class _WithoutSecrets:
             return record
         try:
             message = record.getMessage()
-        except Exception as e:  # noqa: BLE001 (a log call with wrong arguments must not end the request it tells of)
+        except Exception as e:  # noqa: BLE001 (a log call with wrong arguments must not end a request)
             record.msg, record.args = f"A message of {record.name} cannot be written: {type(e).__name__}", ()
             return record
         if (shown := without_secrets(message)) != message:
@@ -45,8 +45,10 @@ class _WithoutSecrets:
 
 
 def hide_in_logs(secrets: Iterable[str]) -> None:
-    """Cut these values out of what the stores' libraries log from now on, in this process, and out of errors; out
-    of the logs also what headers and JSON name as secret, e.g. the session token of the environment."""
+    """Redact these values in errors, and in the logs of the stores' libraries, from now on in this process.
+
+    The logs also lose values that headers and JSON name as secret, for example the session token of the environment.
+    """
     for secret in secrets:
         if not is_hidden(secret):
             hide(secret)
@@ -56,7 +58,7 @@ def hide_in_logs(secrets: Iterable[str]) -> None:
 
 
 def shows_secret(error: BaseException) -> bool:
-    """Whether the text of an error, or of those behind it, holds a value that must not be shown."""
+    """Whether the text of an error, or of its causes and contexts, holds a value that must not be shown."""
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFile:
-    """A finished file; it never changes, replacing it puts another in its place."""
+    """A finished file. It never changes; a replacement is a new object."""
 
     data: bytes
     modification_time_ms: int
@@ -33,13 +33,13 @@ class MemoryFile:
 FILES: dict[str, MemoryFile] = {}
 """Every file of every memory table of the process, by `<table name>/<path>`.
 
-No lock guards it, so none can be held across a fork: the single dict operations used here (`setdefault`, assignment,
-`pop`, `copy`) are each atomic, and `setdefault` is an exclusive create.
+It needs no lock, because a lock could be held during a fork. The dict operations here (`setdefault`, assignment, `pop`,
+`copy`) are each atomic, and `setdefault` is an exclusive create.
 """
 
 
 class MemoryStore(FlatStore):
-    """`memory://name`: the same table for everyone in the process who uses that name. A forked child gets a copy."""
+    """`memory://name`: one table for each name in the process. A forked child gets a copy."""
 
     def __init__(self, name: str) -> None:
         self.root = name.strip("/")
@@ -78,7 +78,7 @@ class MemoryStore(FlatStore):
                 raise outside(self.uri, place)
         return path
 
-    # Files by `<table name>/<path>`, as the data file system names them
+    # Files by `<table name>/<path>`, as in the data file system
 
     def find_object(self, full: str) -> FileMeta | None:
         file = FILES.get(full)
@@ -86,7 +86,7 @@ class MemoryStore(FlatStore):
 
     def list_objects(self, full: str, *, recursive: bool, start_name: str = "") -> Iterator[FileMeta]:
         prefix = f"{full}/" if full else ""
-        # Other tables are many more: what is sorted is this one's alone.
+        # Only the files of this table are sorted, because other tables may have many more.
         for key, file in sorted(item for item in FILES.copy().items() if item[0].startswith(prefix)):
             name = key[len(prefix) :]
             if name >= start_name and (recursive or "/" not in name):
@@ -107,7 +107,7 @@ class MemoryStore(FlatStore):
 
 
 class _UnfinishedFile(io.BytesIO):
-    """It becomes a file when it is closed, so that no reader sees half of it."""
+    """A file that appears when it is closed, so that no reader sees a part of it."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class _UnfinishedFile(io.BytesIO):
         super().close()
 
     def __del__(self) -> None:
-        """Drop what was not closed."""
+        """Discard a file that was not closed."""
 
 
 def _file(full: str) -> MemoryFile:
@@ -134,4 +134,4 @@ def _file_meta(path: str, file: MemoryFile) -> FileMeta:
 
 
 _EVERY_TABLE = MemoryStore("")
-"""One for all: their data file systems are equal."""
+"""The store behind the data file systems of all tables, so that these are equal."""

@@ -1,4 +1,4 @@
-"""From what a user calls a table to the store that holds it."""
+"""Opening the store of a table by its location."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _LIBRARIES = {"s3": ("botocore", "s3"), "gs": ("google.cloud.storage", "gcs"), "
 
 
 def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> LogStore:
-    """The store of a table's root directory. Touches nothing: the directory need not exist.
+    """Open the store of a table's root directory. It makes no request, and the directory need not exist.
 
     Args:
         table_uri: A local path (`/data/t`, `t`, `~/t`, a `Path`), a `file:` URI (percent-encoded), `memory://name`, a
             location in an object store (`s3:`, `gs:`, `abfss:`, `az:` and their other names), or any
             other `protocol://…` that fsspec knows.
-        storage_options: For the store's library, see `storage_options`; local and memory tables need none and ignore
-            them. `single_writer=true` permits writing where the store has no exclusive create.
+        storage_options: Options of the store, see `storage_options`. Local and memory tables ignore them.
+            `single_writer=true` permits writing to a store without exclusive creation.
 
     Raises:
-        InvalidRequestError: The location is empty, no path at all or holds credentials; a storage option is unknown or
-            impossible.
-        UnsupportedStoreError: No store for that kind of location.
+        InvalidRequestError: The location is empty, not a path, or holds credentials; or a storage option is unknown or
+            invalid.
+        UnsupportedStoreError: There is no store for that kind of location.
         MissingDependencyError: The package for that kind of location is not installed.
     """
     if isinstance(table_uri, os.PathLike):
@@ -44,28 +44,28 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
     if not isinstance(table_uri, str) or not table_uri.strip() or "\0" in table_uri:
         raise InvalidRequestError(
             f"{table_uri!r} is not a table location",
-            remedy="Give a path or a URI such as file:///data/t or s3://bucket/t",
+            remedy="Use a path or a URI such as file:///data/t or s3://bucket/t",
         )
     if named := _IN_SQL.fullmatch(table_uri.strip()):
         raise InvalidRequestError(
             f"{redacted(table_uri)!r} is not a table location",
             cause="It is the name of a table in SQL",
-            remedy=f"Give what stands between the backticks: {redacted(named[1])!r}",
+            remedy=f"Use the text between the backticks: {redacted(named[1])!r}",
         )
     scheme = _SCHEME.match(table_uri)
     if (scheme is None or scheme[1].lower() == "memory") and redacted(table_uri) != table_uri:
-        # A connection string would show its key in the name of a directory.
+        # The key of a connection string would become part of the name of a directory.
         raise InvalidRequestError(
             "The location is neither a path nor a URI, and holds credentials",
-            remedy="Give a path or a URI such as file:///data/t or s3://bucket/t, and credentials as storage options",
+            remedy="Use a path or a URI such as s3://bucket/t, and pass credentials as storage options",
         )
     if scheme is None:
         if "://" in table_uri and not table_uri.startswith(("/", ".", "~")):
-            # Taken for a path, a chained URL would show its credentials in the name of a directory.
+            # The credentials of a chained URL would become part of the name of a directory.
             raise InvalidRequestError(
                 "The location is neither a path nor a URI of one scheme",
                 cause="Chained URLs (`simplecache::s3://…`) are not supported",
-                remedy="Give a path or a URI such as file:///data/t or s3://bucket/t",
+                remedy="Use a path or a URI such as file:///data/t or s3://bucket/t",
             )
         return LocalStore(_at_home(table_uri))
     match scheme[1].lower():
@@ -80,12 +80,12 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
 
 
 def _at_home(path: str) -> str:
-    # Path.expanduser() raises where there is no such user; that is a directory's name then.
+    # `Path.expanduser` raises if there is no such user. Here, `~name` then is the name of a directory.
     return os.path.expanduser(path)  # noqa: PTH111
 
 
 def _remote(table_uri: str, storage_options: Mapping[str, object] | None) -> LogStore:
-    # A local table needs none of this.
+    # Imported here, because a local table does not need it.
     from delta_orch.storage.storage_options import ensure_no_credentials, parse_location
 
     location = parse_location(table_uri)
@@ -100,7 +100,7 @@ def _remote(table_uri: str, storage_options: Mapping[str, object] | None) -> Log
 
 
 def open_vended_store(location: ObjectLocation, options: OptionsSource) -> LogStore:
-    """The store of a place whose credentials somebody vends. Raises MissingDependencyError."""
+    """Open the store of a location with credentials from a catalog. Raises MissingDependencyError."""
     return _object_store(location, options)
 
 
@@ -124,10 +124,10 @@ def _object_store(location: ObjectLocation, options: StoreOptions | OptionsSourc
 
 
 def ensure_installed(kind: StoreKind) -> None:
-    """Check that the library for a kind of object store can be imported, without importing it.
+    """Check that the client of a kind of object store is installed, without importing it.
 
     Raises:
-        MissingDependencyError: It cannot.
+        MissingDependencyError: The client is not installed.
     """
     from importlib.util import find_spec
 

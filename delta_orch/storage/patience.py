@@ -1,4 +1,4 @@
-"""How long an operation waits for a store that fails for a moment, and how a process sets it."""
+"""How long an operation waits for a store that fails temporarily, and how a process sets that time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def configure(*, retry_seconds: float | None = None) -> None:
     """Set how this process works with every table. Processes that it starts read the environment instead.
 
     Args:
-        retry_seconds: How long a request to a store is repeated, with growing random pauses, while the store cannot be
-            reached, is too busy or fails for a moment. The same holds for a commit whose outcome is unknown. 0 repeats
-            nothing. None takes `DELTA_ORCH_RETRY_SECONDS`, and without that 60 seconds.
+        retry_seconds: How long to repeat a request to a store that cannot be reached, is too busy or fails temporarily.
+            The pauses are random and grow. The same time applies to a commit whose outcome is unknown. 0 repeats
+            nothing. None reads `DELTA_ORCH_RETRY_SECONDS`; without that variable, the time is 60 seconds.
 
     Raises:
         InvalidRequestError: `retry_seconds` is not a number from 0 to 86,400. Nothing was changed.
@@ -41,7 +41,7 @@ def configure(*, retry_seconds: float | None = None) -> None:
 
 @contextmanager
 def waiting_at_most(seconds: float) -> Iterator[None]:
-    """No operation of the block waits longer, whatever is set: a person waits for the answer."""
+    """Limit the time of every operation of the block, whatever is set: a person waits for the answer."""
     token = _most.set(seconds)
     try:
         yield
@@ -50,35 +50,35 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
 
 
 def retry_seconds() -> float:
-    """The setting in force. Raises InvalidRequestError where the environment variable holds no such number."""
+    """The current setting. Raises InvalidRequestError if the environment variable is not such a number."""
     if _configured is not None:
         return _configured
-    given = os.environ.get(RETRY_VARIABLE)
-    if not given:
+    text = os.environ.get(RETRY_VARIABLE)
+    if not text:
         return _DEFAULT_S
     try:
-        number = float(given)
+        number = float(text)
     except ValueError:
         number = math.nan
     return _checked(number, RETRY_VARIABLE)
 
 
-def _checked(given: float, name: str) -> float:
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not is_number or not 0 <= given <= _MOST_S:
+def _checked(value: float, name: str) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _MOST_S:
         raise InvalidRequestError(f"{name} must be a number of seconds from 0 to {_MOST_S:.0f}")
-    return float(given)
+    return float(value)
 
 
 class Patience:
-    """The pauses of one operation. The time runs from the first failure."""
+    """The pauses of one operation. The time starts at the first failure."""
 
     def __init__(self) -> None:
         self._until: float | None = None
         self._pause_s = _FIRST_PAUSE_S
 
     def wait(self) -> bool:
-        """Pause before the next attempt. False, without a pause, where the time is over."""
+        """Pause before the next attempt. Returns False, without a pause, if the time is over."""
         now = time.monotonic()
         if self._until is None:
             self._until = now + min(retry_seconds(), _most.get())
@@ -91,5 +91,5 @@ class Patience:
 
 
 def is_passing_status(status: int) -> bool:
-    """Whether an HTTP status tells of a state that passes: too many requests, a time-out, a failure of the server."""
+    """Whether an HTTP status means a temporary failure: too many requests, a time-out, an error of the server."""
     return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))

@@ -17,22 +17,21 @@ Result = TypeVar("Result")
 
 MAX_THREADS = 8
 FAR_THREADS = 10
-"""Where a thread mostly waits for the answer of an object store: as many connections as the libraries of Google and
-Azure keep open."""
+"""Threads that mostly wait for an object store: as many as the connections of the clients of Google and Azure."""
 FAR_WAIT_BYTES = 8 * 1024 * 1024
-"""Writing anew far files of fewer bytes is a matter of waiting, and of `FAR_THREADS`. With more it is one of memory."""
+"""A rewrite of fewer bytes of remote files mostly waits, so it uses `FAR_THREADS`. Memory limits larger ones."""
 
 
 def thread_count() -> int:
-    """Threads for decoding and encoding: the cores this process may use, at most `MAX_THREADS`."""
+    """The number of threads for decoding and encoding: the cores of this process, at most `MAX_THREADS`."""
     return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
 
 
 class Threads:
-    """Up to a number of threads, each started for work that there is for it.
+    """A pool of up to `count` threads that start when there is work.
 
-    Where the interpreter is about to end, in `atexit` or in a thread that outlives the main one, Python starts none any
-    more: the work is then done at once, by whoever brings it.
+    At the end of the interpreter, in `atexit` or in a thread that outlives the main thread, Python starts no thread.
+    The caller then does the work at once.
     """
 
     def __init__(self, count: int) -> None:
@@ -40,39 +39,39 @@ class Threads:
         try:
             from concurrent.futures import ThreadPoolExecutor
         except RuntimeError:
-            # The first import is refused then, too.
+            # At the end of the interpreter, the first import of the module fails, too.
             return
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="delta-orch-ahead")
 
     def begin(self, work: Callable[..., Result], *arguments: object) -> Future[Result]:
-        """Do some work. Raises RuntimeError: No thread can be started."""
+        """Begin a call. Raises RuntimeError if the system has no more threads."""
         from concurrent.futures import Future
 
         if self._pool is not None:
             try:
                 return self._pool.submit(work, *arguments)
             except RuntimeError as e:
-                # After any other, a thread that there is may have the work all the same.
+                # After any other error, a running thread may already have the work.
                 if "after interpreter shutdown" not in str(e):
                     raise
         done: Future[Result] = Future()
         try:
             done.set_result(work(*arguments))
-        except BaseException as e:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as e:  # noqa: BLE001 - `Future.result` raises it
             done.set_exception(e)
         return done
 
     def end(self) -> None:
-        """Wait for what is being done, and leave out the rest."""
+        """Wait for running calls, and cancel the others."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task], threads: int | None = None) -> Iterator[Result]:
-    """`map(work, tasks)`, at most two results a thread ahead of the consumer; by default on `thread_count()` threads.
+    """Like `map(work, tasks)` on threads, at most two results a thread ahead of the consumer.
 
-    The first error ends it. Threads end with the iteration, also where the consumer gives up early: none is ever shared
-    with a forked child. A single task starts no thread; with 0 threads, the consumer does the work.
+    By default there are `thread_count()` threads. A single task starts no thread; with 0 threads, the consumer does the
+    work. The first error ends the iteration. Threads end with the iteration, so no forked child inherits one.
     """
     remaining = iter(tasks)
     first = list(islice(remaining, 2))
@@ -92,9 +91,9 @@ def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task], threads: in
 
 @contextmanager
 def ahead(items: Iterable[Result]) -> Iterator[Iterator[Result]]:
-    """Iterate on a thread of its own, one item ahead of the consumer. What the items raise is raised to the consumer.
+    """Iterate on a separate thread, one item ahead of the consumer. The consumer gets the errors of `items`.
 
-    Leaving the block ends the thread, wherever the consumer is.
+    The thread ends with the block.
     """
     pool, remaining = Threads(1), iter(items)
 
@@ -103,9 +102,9 @@ def ahead(items: Iterable[Result]) -> Iterator[Iterator[Result]]:
 
     def results() -> Iterator[Result]:
         pending = pool.begin(one_more)
-        while found := pending.result():
+        while item := pending.result():
             pending = pool.begin(one_more)
-            yield from found
+            yield from item
 
     try:
         yield results()

@@ -1,8 +1,7 @@
-"""Where tables are in object stores, what fsspec and Hadoop each call the same place, and storage options: the names
-that users give, and the names of fsspec's libraries. No I/O.
+"""Locations in object stores, under the names of fsspec and Hadoop, and the storage options of users. No I/O.
 
-fsspec's own names are used as they are. The names of delta-rs and of the clouds' tools are translated; their case does
-not matter. Any other name is an error: a misspelled option would otherwise show up as a refused request, or never.
+Options are translated to the names of fsspec's libraries. The names of delta-rs and of the clouds' tools work too, in
+upper or lower case. Any other name is an error, because a misspelled option might otherwise never be noticed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SCHEMES: Mapping[str, StoreKind] = {
     **dict.fromkeys(("gs", "gcs"), StoreKind.GCS),
     **dict.fromkeys(("abfss", "abfs", "az", "azure", "adl", "wasbs", "wasb"), StoreKind.AZURE),
 }
-"""Every scheme that names an object store."""
+"""The schemes of object stores."""
 
 PUBLIC_AZURE = "core.windows.net"
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)/*(.*)", re.DOTALL)
@@ -48,10 +47,10 @@ class ObjectLocation:
     """A directory, or an object, in an object store.
 
     Attributes:
-        bucket: Of S3 and GCS; the container of Azure.
-        key: Below it, without slashes at either end; not URL-encoded (as fsspec and Hadoop's `Path` take it).
-        account: The storage account of Azure, None where the URI does not name it.
-        suffix: What follows `<account>.dfs.` in its host name.
+        bucket: The bucket of S3 and GCS; the container of Azure.
+        key: The path in the bucket, without slashes at either end and not URL-encoded, like fsspec's and Hadoop's.
+        account: The storage account of Azure; None if the URI does not name it.
+        suffix: The part of the host name behind `<account>.dfs.`.
     """
 
     kind: StoreKind
@@ -62,8 +61,8 @@ class ObjectLocation:
 
     @property
     def uri(self) -> str:
-        """The canonical spelling: `s3://…`, `gs://…`, `abfss://container@account…/…`, or `az://container/…` where the
-        account is not known."""
+        """The canonical spelling: `s3://…`, `gs://…`, `abfss://container@account…/…`, or `az://container/…` if the
+        account is unknown."""
         if self.kind is not StoreKind.AZURE:
             return _join(f"{self.kind.value}://{self.bucket}", self.key)
         if self.account is None:
@@ -72,17 +71,17 @@ class ObjectLocation:
 
     @property
     def hadoop_uri(self) -> str:
-        """What Spark calls it: `s3a://…`, `gs://…`, `abfss://container@account…/…`.
+        """The spelling of Spark: `s3a://…`, `gs://…`, `abfss://container@account…/…`.
 
         Raises:
-            UnsupportedStoreError: An Azure location whose storage account is not known.
+            UnsupportedStoreError: The storage account of an Azure location is unknown.
         """
         if self.kind is StoreKind.S3:
             return _join(f"s3a://{self.bucket}", self.key)
         if self.kind is StoreKind.AZURE and self.account is None:
             raise UnsupportedStoreError(
                 f"Spark cannot open {self.uri}",
-                cause="Hadoop's names of Azure locations include the storage account, and it is not known",
+                cause="Hadoop needs the storage account of an Azure location, and it is unknown",
                 remedy="Write the location as abfss://container@account.dfs.core.windows.net/path, "
                 "or set the storage option account_name",
                 uri=self.uri,
@@ -91,14 +90,14 @@ class ObjectLocation:
 
     @property
     def fsspec_path(self) -> str:
-        """`bucket/key`, the path in fsspec's file system of this kind."""
+        """`bucket/key`: the path of the location in the data file system."""
         return _join(self.bucket, self.key)
 
     def with_account(self, account: str | None) -> ObjectLocation:
         """The same location with the account that the storage options name.
 
         Raises:
-            InvalidRequestError: The URI names another one.
+            InvalidRequestError: The URI names another account.
         """
         if self.kind is not StoreKind.AZURE or account is None or account == self.account:
             return self
@@ -112,13 +111,11 @@ class ObjectLocation:
 
 
 def parse_location(uri: str) -> ObjectLocation | None:
-    """The location in an object store that a URI names; None if its scheme is not that of an object store.
-
-    Takes fsspec's, Hadoop's and delta-rs's spellings.
+    """Parse a URI in the spelling of fsspec, Hadoop or delta-rs. Returns None if it is not of an object store.
 
     Raises:
-        InvalidRequestError: There is no bucket, or the URI holds what it must not: credentials, a query, a fragment.
-            The error does not repeat them.
+        InvalidRequestError: The URI names no bucket, or holds credentials, a query or a fragment. The error does not
+            repeat them.
     """
     scheme = uri.partition(":")[0].lower()
     kind = SCHEMES.get(scheme)
@@ -134,7 +131,7 @@ def parse_location(uri: str) -> ObjectLocation | None:
         raise InvalidRequestError(
             f"The location {public_uri(uri)}… has a query or a fragment",
             cause="? and # cannot be part of a table's location in an object store",
-            remedy="Give the location alone, and everything else as storage options",
+            remedy="Write the location without them, and set storage options instead",
         )
     location = _parse_azure(match[2], match[3]) if kind is StoreKind.AZURE else ObjectLocation(kind, match[2], match[3])
     location = replace(location, key=location.key.strip("/"))
@@ -159,26 +156,26 @@ def _parse_azure(authority: str, key: str) -> ObjectLocation:
 
 
 def ensure_no_credentials(uri: str) -> None:
-    """Refuse a URI with a password in it: URIs are shown in errors and logs, and are written to the log of events.
+    """Refuse a URI with a password, because URIs appear in errors, logs and events.
 
     Raises:
-        InvalidRequestError: `user:password@`. The error does not repeat it.
+        InvalidRequestError: The URI holds `user:password@`. The error does not repeat it.
     """
     _, separator, rest = uri.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    # A secret may itself hold slashes: `s3://KEY:sec/ret@bucket`.
+    # A secret may contain slashes: `s3://KEY:sec/ret@bucket`.
     is_cut = bool(re.match(r"[^/@?#]+:[^@]*@", rest)) and not re.match(r"[^/@:]+:\d+/", rest)
     is_named = redacted(path := re.split(r"[?#]", uri, maxsplit=1)[0]) != path
     if separator and (is_named or is_cut or ("@" in authority and ":" in authority.rpartition("@")[0])):
         raise InvalidRequestError(
             f"The location {public_uri(uri)} holds credentials",
             cause="Locations are shown in errors, logs and metadata",
-            remedy="Give credentials as storage options or through the environment",
+            remedy="Pass credentials as storage options or through the environment",
         )
 
 
 def public_uri(uri: str) -> str:
-    """A URI without what may be secret in it: `user:password@`, the query and the fragment."""
+    """A URI without the parts that may be secret: `user:password@`, the query and the fragment."""
     return re.split(r"[?#]", redacted(uri), maxsplit=1)[0].replace("***@", "")
 
 
@@ -187,16 +184,16 @@ def _join(root: str, key: str) -> str:
 
 
 SINGLE_WRITER_OPTION = "single_writer"
-"""Storage option: `true` promises that one process at a time writes the table. Without it, a store that cannot keep
-writers apart is read-only."""
+"""Storage option: `true` promises that one process at a time writes the table. Without the promise, a store without
+exclusive creation is read-only."""
 
 
 def read_only(uri: str, store: str, cause: str) -> UnsupportedStoreError:
-    """The error of a commit to a store that cannot keep writers apart.
+    """The error of a commit to a store without exclusive creation.
 
     Args:
-        store: How users know it.
-        cause: Why it cannot.
+        store: The name of the store for users.
+        cause: Why creation is not exclusive.
     """
     return UnsupportedStoreError(
         f"Cannot write the table at {uri}",
@@ -207,7 +204,7 @@ def read_only(uri: str, store: str, cause: str) -> UnsupportedStoreError:
 
 
 OptionValue = Any
-"""The value of an option, as the user or fsspec's library has it."""
+"""The value of an option, before or after it is parsed."""
 
 _Parse = Callable[[str, OptionValue], OptionValue]
 
@@ -217,9 +214,9 @@ class StoreOptions:
     """The options of one store.
 
     Attributes:
-        library: For the constructor of fsspec's file system. Holds secrets.
-        single_writer: The user's promise.
-        secrets: Every value that must never be shown.
+        library: The options under the names of fsspec's libraries. They hold secrets.
+        single_writer: The user promises that one process at a time writes.
+        secrets: The values that must never be shown.
     """
 
     library: Mapping[str, OptionValue]
@@ -231,15 +228,15 @@ class StoreOptions:
 
 
 class OptionsSource(ABC):
-    """Options that change while a store is used: those with credentials that end."""
+    """Options that change while a store is used, because their credentials expire."""
 
     @abstractmethod
     def current(self) -> StoreOptions:
-        """The options of now: the same object as long as they are the same. Raises StorageError."""
+        """The current options. The object is the same until they change. Raises StorageError."""
 
 
 class _Option(NamedTuple):
-    """Where a value goes in the library's arguments, and how its text is read."""
+    """The place of a value in `StoreOptions.library`, and the parser of its text."""
 
     path: tuple[str, ...]
     parse: _Parse
@@ -268,7 +265,7 @@ def _number(name: str, value: OptionValue) -> int | float:
     with suppress(TypeError, ValueError):
         number = float(value)
     if number is None:
-        # Raised here, it does not carry an error as its context that repeats the value.
+        # Raised outside the handler, the error has no context that repeats the value.
         raise _wrong(name, "a number")
     return int(number) if number.is_integer() else number
 
@@ -299,9 +296,9 @@ def _addressing(name: str, value: OptionValue) -> str:
     return "virtual" if _flag(name, value) else "path"
 
 
-def _wrong(name: str, wanted: str) -> InvalidRequestError:
-    # The value may be a secret in the wrong place.
-    return InvalidRequestError(f"The storage option {name} must be {wanted}", option=name)
+def _wrong(name: str, expected: str) -> InvalidRequestError:
+    # The error shows no value, because it may be a misplaced secret.
+    return InvalidRequestError(f"The storage option {name} must be {expected}", option=name)
 
 
 def _plain(names: str, parse: _Parse = _text, *, secret: bool = False) -> dict[str, _Option]:
@@ -335,7 +332,7 @@ OPTIONS: Mapping[StoreKind, Mapping[str, _Option]] = {
         **_alias("aws_request_payer request_payer", "requester_pays", parse=_flag),
         **_alias("connect_timeout", "config_kwargs", "connect_timeout", parse=_number),
         **_alias("read_timeout", "config_kwargs", "read_timeout", parse=_number),
-        # An endpoint says itself whether it is http: or https:.
+        # The URL of the endpoint decides about TLS.
         **_alias("aws_allow_http allow_http", *_NOTHING, parse=_flag),
     },
     StoreKind.GCS: {
@@ -370,32 +367,32 @@ OPTIONS: Mapping[StoreKind, Mapping[str, _Option]] = {
         **_alias("allow_http azure_allow_http", *_NOTHING, parse=_flag),
     },
 }  # fmt: skip
-"""By lower-case name: fsspec's own, and the others that are understood."""
+"""The options of each kind of store by lower-case name: fsspec's names, then those of other tools."""
 
 _SECRET_WORDS = ("secret", "password", "token", "key", "credential")
 
 
-def parse_options(kind: StoreKind, given: Mapping[str, OptionValue] | None) -> StoreOptions:
-    """Translate what a user gave. Values are strings, and JSON where the library wants an object.
+def parse_options(kind: StoreKind, options: Mapping[str, OptionValue] | None) -> StoreOptions:
+    """Translate the options of a user. Values are strings; a value that is an object may be JSON.
 
     Raises:
-        InvalidRequestError: A name is unknown, one setting is given twice, or a value is impossible. The error
-            shows no value.
+        InvalidRequestError: A name is unknown, two names set the same thing, or a value is invalid. The error shows no
+            value.
     """
-    if given is not None and not isinstance(given, Mapping):
+    if options is not None and not isinstance(options, Mapping):
         raise InvalidRequestError("storage_options must be a dict", remedy="Pass names of options with their values")
-    known = OPTIONS[kind]
+    settings = OPTIONS[kind]
     library: dict[str, OptionValue] = {}
     secrets: set[str] = set()
     filled: dict[tuple[str, ...], str] = {}
     single_writer = False
-    for name, value in (given or {}).items():
+    for name, value in (options or {}).items():
         if value is None:
             continue
         if name == SINGLE_WRITER_OPTION:
             single_writer = _flag(name, value)
             continue
-        option = known.get(str(name).lower())
+        option = settings.get(str(name).lower())
         if option is None:
             raise _unknown(kind, str(name))
         parsed = option.parse(name, value)
@@ -406,9 +403,11 @@ def parse_options(kind: StoreKind, given: Mapping[str, OptionValue] | None) -> S
             secrets.update(secret_texts(parsed))
         if not option.path:
             continue
-        if (other := filled.setdefault(option.path, name)) != name:
+        if (earlier_name := filled.setdefault(option.path, name)) != name:
             raise InvalidRequestError(
-                f"The storage options {other} and {name} set the same thing", remedy="Give one of them", option=name
+                f"The storage options {earlier_name} and {name} set the same thing",
+                remedy="Set one of them",
+                option=name,
             )
         _put(library, option.path, parsed)
     if kind is StoreKind.GCS and library.pop("anon", False):
@@ -425,15 +424,15 @@ def _put(library: dict[str, OptionValue], path: tuple[str, ...], value: OptionVa
         library = library[step]
     name = path[-1]
     before = library.get(name)
-    # An object given as a whole, and single values that belong into it.
+    # The user may set an object and also single values of it.
     library[name] = {**value, **before} if isinstance(before, dict) and isinstance(value, dict) else value
 
 
 def _unknown(kind: StoreKind, name: str) -> InvalidRequestError:
-    known = [*OPTIONS[kind], SINGLE_WRITER_OPTION]
-    near = difflib.get_close_matches(name.lower(), known, n=3)
+    names = [*OPTIONS[kind], SINGLE_WRITER_OPTION]
+    similar_names = difflib.get_close_matches(name.lower(), names, n=3)
     library = {StoreKind.S3: "s3fs", StoreKind.GCS: "gcsfs", StoreKind.AZURE: "adlfs"}[kind]
-    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    meant = f"Did you mean {' or '.join(similar_names)}? " if similar_names else ""
     return InvalidRequestError(
         f"There is no storage option {name!r} for {kind.value}:// locations",
         remedy=f"{meant}Use the names of {library} ({', '.join(n for n, o in OPTIONS[kind].items() if o.path == (n,))})"
@@ -452,22 +451,22 @@ def _texts(value: OptionValue) -> set[str]:
 
 def secret_texts(value: Mapping[str, OptionValue]) -> set[str]:
     """The values whose names sound secret, at any depth."""
-    found: set[str] = set()
+    texts: set[str] = set()
     for name, inner in value.items():
         if isinstance(inner, Mapping):
-            found |= secret_texts(inner)
+            texts |= secret_texts(inner)
         elif isinstance(inner, str) and any(word in str(name).lower() for word in _SECRET_WORDS):
-            found.add(inner)
-    return found
+            texts.add(inner)
+    return texts
 
 
 def _harmless(kind: StoreKind, value: OptionValue) -> set[str]:
-    """Where gcsfs takes the way to a credential in place of the credential."""
+    """The values of the option `token` of GCS that are no secrets."""
     return {value} if kind is StoreKind.GCS and isinstance(value, str) and is_way_to_credential(value) else set()
 
 
 def is_way_to_credential(token: str) -> bool:
-    """Whether the option `token` of GCS names a file or a method of gcsfs. Otherwise it is an access token itself."""
+    """Whether the option `token` of GCS is a file or a method. Otherwise it is an access token."""
     methods = ("anon", "cache", "browser", "cloud", "google_default")
     return token in methods or "/" in token or token.endswith(".json")
 
@@ -478,14 +477,16 @@ def _connection_string_secrets(text: str | None) -> set[str]:
 
 
 def _signatures(secrets: set[str]) -> set[str]:
-    """What is secret in a shared access signature, however a URL spells it."""
-    found = {match[1] for secret in secrets for match in re.finditer(r"(?:^|[?&;])sig=([^&;]+)", secret)}
-    return found | {unquote(value) for value in found} | {quote(unquote(value), safe="") for value in found}
+    """The secret parts of shared access signatures, in every URL encoding."""
+    signatures = {match[1] for secret in secrets for match in re.finditer(r"(?:^|[?&;])sig=([^&;]+)", secret)}
+    return (
+        signatures | {unquote(value) for value in signatures} | {quote(unquote(value), safe="") for value in signatures}
+    )
 
 
 def account_of(library: Mapping[str, OptionValue]) -> str | None:
-    """The storage account at its public address that the options of Azure name; None where they name none, or an
-    address of its own (an emulator, a private host)."""
+    """The storage account that the options of Azure name; None if they name no account, or another host than Azure's
+    public one (an emulator, a private address)."""
     name = library.get("account_name")
     if name is not None:
         return None if "account_host" in library else str(name)

@@ -1,4 +1,4 @@
-"""What time it is, for whoever deletes files by their age."""
+"""The time for operations that delete files by age."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from delta_orch.storage.base import LogStore, is_full
 
 _LOGGER = logging.getLogger(__name__)
 _TOLERANCE_MS = 60 * 1000
-"""Stores tell times in whole seconds, and clocks that are kept right are not further apart."""
+"""Stores have times in whole seconds, and synchronized clocks differ by less than this."""
 
 
 def present_ms(store: LogStore, own_ms: int) -> int:
-    """The earlier of two clocks, `own_ms` of this process and the store's, where they are more than a minute apart: a
-    clock that is fast must not make files old.
+    """Compare `own_ms`, the clock of this process, with the clock of the store.
 
-    The store's clock dates a file that is written for it and deleted again. A disk too full for that is not asked.
+    If this process is more than a minute ahead, the time of the store applies: a fast clock must not make files old. To
+    read the clock of the store, this writes a file and deletes it. If the disk is too full for that, `own_ms` applies.
 
     Raises:
-        UnsupportedStoreError: The store does not say when files were written.
+        UnsupportedStoreError: The store does not record when files were written.
         StorageError: The file could not be written.
     """
     path = f"{LOG_DIRECTORY}/.{secrets.token_hex(8)}.tmp"
@@ -30,19 +30,19 @@ def present_ms(store: LogStore, own_ms: int) -> int:
     except StorageError as e:
         if not is_full(e):
             raise
-        _LOGGER.warning("The disk of %s is so full that it cannot be asked for the time", store.uri)
+        _LOGGER.warning("The clock of %s was not checked, because its disk is full", store.uri)
         return own_ms
     store.delete(path)
     if not store_ms:
         raise UnsupportedStoreError(
-            f"{store.uri} does not say when files were written",
-            cause="What is deleted by its age might still be needed",
-            remedy="Nothing was deleted; use a store that dates its files",
+            f"{store.uri} does not record when files were written",
+            cause="Files that are deleted by age might still be needed. Nothing was deleted",
+            remedy="Use a store that records the time of its files",
         )
     if own_ms - store_ms <= _TOLERANCE_MS:
         return own_ms
     _LOGGER.warning(
-        "The clock of this process is %d s ahead of that of %s: files are as old as the store says",
+        "The clock of this process is %d s ahead of that of %s; the clock of the store decides about the age of files",
         (own_ms - store_ms) // 1000,
         store.uri,
     )

@@ -160,8 +160,8 @@ class FailingStore(LogStore):
     def other_table(self) -> str | None:
         return self.inner.other_table()
 
-    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], known: Set[tuple[int, int]]) -> set[str]:
-        return self.inner.not_deletable(candidates, needed, known)
+    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], needed_identities: Set[tuple[int, int]]) -> set[str]:
+        return self.inner.not_deletable(candidates, needed, needed_identities)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         return self.watch("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
