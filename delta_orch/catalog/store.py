@@ -354,7 +354,9 @@ class CatalogStore(LogStore):
     def other_table(self) -> str | None:
         return None  # The catalog gives each table a place of its own.
 
-    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], needed_identities: Set[tuple[int, int]]) -> set[str]:
+    def not_deletable(
+        self, candidates: Sequence[str], needed: Iterable[str], needed_identities: Set[tuple[int, int]]
+    ) -> set[str]:
         return self._reading.not_deletable(candidates, needed, needed_identities)
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:

@@ -468,9 +468,7 @@ def _taken(full: str) -> StorageError:
     # A directory, or a link without a target, has no commit to read, so a retry would never end.
     if os.path.lexists(full) and not os.path.isfile(full):
         remedy = "Find out who created it, and remove it"
-        return StorageError(
-            f"Cannot create {full}: the name belongs to something that is no file", remedy=remedy, path=full
-        )
+        return StorageError(f"Cannot create {full}: there is something that is not a file", remedy=remedy, path=full)
     return FileExistsInStoreError(f"{full} exists already", path=full)
 
 

@@ -160,7 +160,9 @@ class FailingStore(LogStore):
     def other_table(self) -> str | None:
         return self.inner.other_table()
 
-    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], needed_identities: Set[tuple[int, int]]) -> set[str]:
+    def not_deletable(
+        self, candidates: Sequence[str], needed: Iterable[str], needed_identities: Set[tuple[int, int]]
+    ) -> set[str]:
         return self.inner.not_deletable(candidates, needed, needed_identities)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
