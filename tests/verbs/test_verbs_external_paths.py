@@ -185,7 +185,8 @@ def test_a_pipe_in_the_log_is_refused_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_other_buckets_and_hosts_need_to_be_opened(uri: str, options: dict[str, str], path: str, opened: bool) -> None:
-    if client := {"s3": "botocore", "gs": "google.cloud.storage", "abfss": "azure.storage.blob"}.get(uri.partition(":")[0]):
+    clients = {"s3": "botocore", "gs": "google.cloud.storage", "abfss": "azure.storage.blob"}
+    if client := clients.get(uri.partition(":")[0]):
         pytest.importorskip(client, reason=f"{client} is not installed")
     store = open_store(uri, options)
     if opened:
