@@ -514,10 +514,10 @@ _CAUSES_AND_REMEDIES = {
     errno.EACCES: _DENIED,
     errno.EPERM: _DENIED,
     errno.ENOTDIR: (
-        "There is a file instead of a directory",
+        "A file is in the place of a directory",
         "Use the directory of the table as its location, not a file in it or beside it",
     ),
-    errno.EISDIR: ("There is a directory instead of a file", None),
+    errno.EISDIR: ("A directory is in the place of a file", None),
 }
 
 
