@@ -105,7 +105,7 @@ def test_partitions(tmp_path: Path, rows: Any) -> None:
         ("day=2020-01-01", {"day": "int"}, "not a value of the type integer"),
         ("day=", {"day": "string"}, "not a value of the type string"),
         ("month=1/day=2", {"day": "int", "month": "int"}, "month, day"),
-        ("id=5", {"id": "long"}, "hold the partition column id"),
+        ("id=5", {"id": "long"}, "partition column id is also"),
     ],
 )
 def test_directories_that_do_not_fit(tmp_path: Path, directory: str, schema: Any, message: str) -> None:
@@ -229,7 +229,7 @@ def test_what_is_no_parquet_file_and_what_is_no_directory(tmp_path: Path) -> Non
 
 def test_options(tmp_path: Path) -> None:
     put(tmp_path, "x.parquet", ids(1))
-    with pytest.raises(InvalidPropertyError, match="mapped"):
+    with pytest.raises(InvalidPropertyError, match="column mapping"):
         DeltaTable.convert(tmp_path, properties={"delta.columnMapping.mode": "name"})
     with pytest.raises(InvalidRequestError, match="partition_schema"):
         DeltaTable.convert(tmp_path, partition_by=["id"])
