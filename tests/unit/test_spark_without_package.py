@@ -39,12 +39,12 @@ def test_the_error_names_the_remedy_and_nothing_before_it(tmp_path: Path) -> Non
     sent = cloudpickle.dumps((RowReader("{}", None).read, partition))
     done = subprocess.run([sys.executable, "-c", WORKER], input=sent, capture_output=True, cwd=tmp_path, check=False)
     said = done.stderr.decode()
-    assert "Install delta-orch where the executors run Python" in said
+    assert "Install delta-orch in the Python of the executors" in said
     assert "No module named" not in said
     for text in (said, "ModuleNotFoundError: No module named 'delta_orch'"):
         error = explained(PySparkException(text))
         assert isinstance(error, MissingDependencyError)
-        assert error.remedy == "Install delta-orch where the executors run Python"
+        assert error.remedy == "Install delta-orch in the Python of the executors"
     assert explained(PySparkException("No module named 'other'")) is None
 
 

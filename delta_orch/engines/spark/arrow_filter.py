@@ -1,7 +1,7 @@
 """Filters that only Arrow can evaluate, in Spark: Python workers decide which rows to keep.
 
 Parts of a pyarrow expression with a counterpart in Spark SQL are handled elsewhere (`expressions.from_arrow`). Workers
-need pyarrow for it, and not this package: what they run travels to them whole.
+need pyarrow, but not this package, because the function is sent to them with its code.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def arrow_filtered(rows: DataFrame, expression: pc.Expression, schema: StructType) -> DataFrame:
-    """The rows for which the expression is true.
+    """Return the rows for which the expression is true.
 
     Args:
-        rows: With all columns of `schema`, in its order.
-        expression: Over these columns in Arrow's types.
+        rows: Rows with all columns of `schema`, in its order.
+        expression: An expression over these columns, in Arrow's types.
 
     Raises:
         UnsupportedExpressionError: pyarrow cannot send the expression to another process.
@@ -50,16 +50,16 @@ def _ensure_can_travel(expression: pc.Expression) -> None:
         pickle.dumps(expression)
     except pa.ArrowNotImplementedError as e:
         raise UnsupportedExpressionError(
-            f"Spark's workers cannot be given the expression {expression}",
+            f"The expression {expression} cannot be sent to Spark's workers",
             cause=f"pyarrow does not serialize it: {e}",
-            remedy="Name columns by name, not by position, or read on the local engine",
+            remedy="Use column names instead of positions, or read on the local engine",
             expression=str(expression),
         ) from e
 
 
 def used_columns(expression: pc.Expression, schema: pa.Schema) -> pa.Schema:
-    """The columns an expression names, at least one."""
-    # pyarrow does not tell. An expression uses a column if it does not bind without it.
+    """Return the columns that an expression uses, at least one."""
+    # pyarrow has no API for this. An expression uses a column if it does not bind without the column.
     used = [f for i, f in enumerate(schema) if not _binds(expression, schema.set(i, f.with_name("\0")))]
     return pa.schema(used or list(schema)[:1])
 
@@ -103,7 +103,7 @@ def _batch_filter(keeps: Callable[..., pa.Array], names: list[str]) -> BatchFunc
 
 
 def _arrow_udf_type() -> int | None:
-    """Spark's number for scalar Arrow functions; None in releases that do not have them."""
+    """Return Spark's number for scalar Arrow functions. None in releases without them."""
     from pyspark.util import PythonEvalType
 
     eval_type: int | None = getattr(PythonEvalType, "SQL_SCALAR_ARROW_UDF", None)

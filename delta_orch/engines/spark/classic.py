@@ -41,14 +41,14 @@ _SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.
 _CASE_SENSITIVE = "spark.sql.caseSensitive"
 
 _KEPT_INDEXES = 8
-"""Of one version: of its filters, and of files with and without deletion vectors."""
+"""File indexes of one version: for its filters, and for files with and without deletion vectors."""
 
 _bridges: WeakKeyDictionary[JavaGateway, Bridge] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 class BridgeUnavailable(Exception):
-    """The session's JVM cannot be extended. The portable host works without."""
+    """The session's JVM cannot be extended. The portable host works without extensions."""
 
 
 class Bridge:
@@ -59,7 +59,7 @@ class Bridge:
         self.versions: Versions = OrderedDict()
         self._gateway = session.sparkContext._gateway
         self._jvm = session._jvm
-        # Each step to a class by its name is a call of its own.
+        # Each part of a class name costs a call to the JVM, so the classes are kept.
         self._data_type = self._jvm.org.apache.spark.sql.types.DataType
         self._object, self._string = self._jvm.java.lang.Object, self._jvm.java.lang.String
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -71,15 +71,15 @@ class Bridge:
         self._indexes: WeakKeyDictionary[object, dict[tuple[object, ...], JavaObject]] = WeakKeyDictionary()
 
     def new_java(self) -> JavaObject:
-        """An instance of `Bridge.java` for one session; it keeps that session's clones."""
+        """Return an instance of `Bridge.java` for one session. It keeps the clones of the session."""
         return self._new(self._bridge_class)
 
     def plan_by_log(self, java_session: JavaObject) -> None:
-        """Let the optimizer of a session ask the log; see `LogPlanning.java`."""
+        """Let the optimizer of a session read the log. See `LogPlanning.java`."""
         self._planning.install(java_session)
 
     def file_index(self, files: ScanFiles) -> JavaObject:
-        """A Spark `FileIndex` of the files of one scan; one for all scans of a version that have the same files."""
+        """Return a Spark `FileIndex` of the files of one scan. Scans of a version with the same files share one."""
         if files.pushed is None:
             return self._new_file_index(files)
         with _lock:
@@ -106,7 +106,7 @@ class Bridge:
     def followed(
         self, java_session: JavaObject, schema: JavaObject, rows: object, *, is_of_one_version: bool
     ) -> JavaObject:
-        """Rows that `rows` gives for each query; see `FollowedRelation.java`."""
+        """Return a relation whose rows come from `rows` at each query. See `FollowedRelation.java`."""
         from pyspark.java_gateway import ensure_callback_server_started
 
         ensure_callback_server_started(self._gateway)
@@ -116,11 +116,11 @@ class Bridge:
         return java_session.baseRelationToDataFrame(relation)
 
     def settled(self, java_rows: JavaObject) -> JavaObject:
-        """The same rows, of the versions of followed tables that are the newest now."""
+        """Return the same rows, pinned to the newest versions of the followed tables."""
         return self._planning.settled(java_rows)
 
     def struct_type(self, schema: StructType) -> JavaObject:
-        """The schema as Spark's own `StructType`."""
+        """Return the schema as Spark's own `StructType`."""
         return self._data_type.fromJson(serialize_schema(stored_schema(schema)))
 
     def string_array(self, values: list[str]) -> JavaObject:
@@ -155,9 +155,10 @@ class Bridge:
 
 
 def bridge_of(session: SparkSession) -> Bridge:
-    """The bridge of the session's JVM, compiled on first use (0.3 s) and shared by all its sessions.
+    """Return the bridge of the session's JVM. It is compiled on first use (0.3 s) and shared by all sessions of the
+    JVM.
 
-    Raises BridgeUnavailable: e.g. a release of Spark whose internals moved.
+    Raises BridgeUnavailable if the classes do not fit, for example to a release of Spark with other internals.
     """
     from py4j.protocol import Py4JError
 
@@ -177,9 +178,9 @@ def bridge_of(session: SparkSession) -> Bridge:
 class ClassicHost(SparkHost):
     """A session in this process's own JVM.
 
-    Any session of a JVM can run a plan that another one has analysed. So what needs pinned settings is moved into a
-    clone of the user's session that has them, and back. The user's own settings are never touched, not even during a
-    write. All else is shared: listeners, observations, tags and interruptions of the user's session reach the clone.
+    Any session of a JVM can run a plan that another session analysed. So work that needs pinned settings runs in a
+    clone of the user's session with these settings. The user's own settings never change, not even during a write.
+    Listeners, observations, tags and interruptions of the user's session also reach the clone.
     """
 
     is_time_zone_pinned = True
@@ -245,7 +246,7 @@ class ClassicHost(SparkHost):
         index = self._bridge.file_index(files)
         data_schema = self._bridge.struct_type(files.data_schema)
         session = self.session
-        # Other writers' files may spell a column otherwise: Spark would take it for one that they do not have.
+        # Files of other writers may spell a column in another case. Spark would read it as a missing column.
         is_strict = session.conf.get(_CASE_SENSITIVE) == "true"
         reader = self._pinned_session({_CASE_SENSITIVE: "false"}) if is_strict else session
         options = _pairs(read_options(files))
@@ -254,7 +255,7 @@ class ClassicHost(SparkHost):
         return with_position(rows) if positioned else rows
 
     def _ensure_connector(self, root_uri: str) -> None:
-        """Raise the error of a missing connector now. Rows are pulled later, by the user's own calls."""
+        """Raise the error of a missing connector now, because rows are pulled later by the user's own calls."""
         scheme = root_uri.partition(":")[0]
         if scheme != "file":
             configuration = self.session._jsparkSession.sessionState().newHadoopConf()
@@ -279,12 +280,12 @@ class ClassicHost(SparkHost):
 
 
 def _pairs(values: Mapping[str, str]) -> str:
-    """Keys and values for `Bridge.java`."""
+    """Return keys and values for `Bridge.java`."""
     return "\0".join(part for pair in values.items() for part in pair)
 
 
 def _file_rows(files: ScanFiles) -> str:
-    """The files for `LogFileIndex.java`, one line each: partition, size, modification time and path."""
+    """Return the files for `LogFileIndex.java`, one line each: partition, size, modification time and path."""
     columns = files.files
     if columns.num_rows == 0:
         return ""
@@ -300,7 +301,7 @@ def _file_rows(files: ScanFiles) -> str:
 
 
 def _partition_rows(files: ScanFiles) -> str:
-    """The partitions for `LogFileIndex.java`, one line each, in Catalyst's values."""
+    """Return the partitions for `LogFileIndex.java`, one line each, as Catalyst's values."""
     if not len(files.partition_schema) or files.partitions.num_rows == 0:
         return ""
     return _join_rows([_catalyst_text(one_chunk(column)) for column in files.partitions.columns])

@@ -1,7 +1,7 @@
 """The rows of a scan on Spark Connect, as a DataFrame that knows its files.
 
-The server lists every file that a plan names, each time it analyses the plan, and no code of this package runs there.
-So the plan is made when it is first needed, and a filter right on the scan leaves out files before.
+The server lists every file of a plan each time it analyses the plan, and no code of this package runs there. So the
+plan is made when it is first needed, and a filter directly on the scan excludes files first.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _INTEGERS = ("byte", "short", "integer", "long")
 _COMPARISONS = {"==": "==", "<=>": "<=>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""Operators of pyspark's columns, and those with the sides changed."""
+"""Operators of pyspark's columns, and the operators with swapped sides."""
 
 
 class ScanFrame(ConnectDataFrame):  # type: ignore[misc]  # untyped
-    """A DataFrame of Spark Connect over a scan. Filters that follow right behind it leave out files by the log."""
+    """A DataFrame of Spark Connect over a scan. Filters directly after the scan exclude files by the log."""
 
     def __new__(cls, *_: object) -> ScanFrame:
         # Before Spark 4.1, the base class's takes a plan.
@@ -79,11 +79,11 @@ class ScanFrame(ConnectDataFrame):  # type: ignore[misc]  # untyped
 
     @property
     def isStreaming(self) -> bool:
-        """False. Spark would list the files to tell."""
+        """Return False, because Spark would have to list the files to find out."""
         return False
 
     def filter(self, condition: Column | str) -> DataFrame:
-        """As every DataFrame's, over those files alone that may hold such rows."""
+        """Filter the rows as every DataFrame does, but read only files that may hold such rows."""
         scan, build = self._scan, self._build
         where = None if scan.prune is None else _predicate(condition, scan)
         if where is not None and scan.prune is not None:
@@ -102,8 +102,8 @@ class ScanFrame(ConnectDataFrame):  # type: ignore[misc]  # untyped
 
 
 def _predicate(condition: Column | str, scan: ScanPlan) -> Expression | None:
-    """The part of a condition that statistics of files can decide; None if there is no such part. It is true wherever
-    the condition is."""
+    """Return the part of a condition that file statistics can decide. None if there is no such part. The part is true
+    for every row for which the condition is true."""
     if scan.output is not None or scan.made_columns or scan.prune is None:
         return None
     schema = scan.read_schema
@@ -113,17 +113,17 @@ def _predicate(condition: Column | str, scan: ScanPlan) -> Expression | None:
 
 
 def _parsed(text: str, schema: StructType) -> Expression | None:
-    """A condition in SQL, unless settings of the session decide what it means: a time zone, or quotes."""
+    """Return a condition in SQL. None if its meaning depends on the session's time zone or on its rule for quotes."""
     if "\\" in text or '"' in text:
         return None
     try:
         if asks_for_time(text) or _names_an_instant(parse_expression(text)):
-            # Which day that is depends on the zone, also beside a column of days.
+            # The day depends on the time zone, even in a comparison with a date column.
             return None
         where = resolve_predicate(text, schema)
         types = [find_column(column.path, schema)[1] for column in columns_of(where)]
     except DeltaError:
-        # Spark says what is wrong with it, or knows it, e.g. a field of all structs in an array.
+        # Spark either reports the error or supports it, for example a field of all structs in an array.
         return None
     return None if TIMESTAMP in types or TIMESTAMP_NTZ in types else where
 
@@ -135,7 +135,7 @@ def _names_an_instant(node: Expression) -> bool:
 
 
 def _node(expression: object, schema: StructType) -> FilterNode:
-    """An unresolved expression of pyspark as a node of `FilterReader`; None where it has no counterpart."""
+    """Return an unresolved expression of pyspark as a node of `FilterReader`. None if it has no counterpart."""
     name, arguments = getattr(expression, "_name", None), list(getattr(expression, "_args", ()))
     if name in ("and", "or") and len(arguments) == 2:
         return [name, *(_node(argument, schema) for argument in arguments)]
@@ -166,7 +166,7 @@ def _node(expression: object, schema: StructType) -> FilterNode:
 
 
 def _path(expression: object, schema: StructType) -> list[str] | None:
-    """The column, as the schema spells it."""
+    """Return the column, as the schema spells it."""
     if not isinstance(expression, ColumnReference):
         return None
     try:
@@ -177,7 +177,7 @@ def _path(expression: object, schema: StructType) -> list[str] | None:
 
 
 def _value(expression: object, column: object, schema: StructType) -> list[str | None] | None:
-    """A constant of the column's own type as text; None for others, which Spark would cast."""
+    """Return a constant of the column's own type as text. None for other types, which Spark would cast."""
     path = _path(column, schema)
     if path is None or not isinstance(expression, LiteralExpression):
         return None

@@ -1,4 +1,4 @@
-"""Rows that are split in two: Spark evaluates them once, keeps them on its executors, and reads them from there."""
+"""Splits rows in two. Spark evaluates them once, keeps them on its executors, and reads them from there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def divided(engine: Engine, relation: DataFrame, division: Division) -> Iterator[Divided]:
-    """See `Engine.divided`. One job evaluates the rows, another one counts them."""
+    """Split the rows. See `Engine.divided`. One job evaluates the rows, and another job counts them."""
     flags, aside, left_out, most_shown = division
     names = as_they_are(engine.schema(relation).names)
     with engine.evaluated(engine.project(relation, [*names, *flags])) as rows:

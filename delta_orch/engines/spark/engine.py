@@ -67,8 +67,8 @@ _lock = threading.Lock()
 class SparkEngine:
     """Runs verbs on a Spark session, classic or Connect, without a jar.
 
-    A relation is a DataFrame of that session. The session's settings are the user's: classic sessions never see
-    another value, Connect sessions have theirs back when a call returns.
+    A relation is a DataFrame of that session. The user's settings do not change. A classic session never has other
+    values. A Connect session has its old values again when a call returns.
 
     Its objects in the JVM are created once for each session.
 
@@ -76,7 +76,7 @@ class SparkEngine:
         session: A pyspark `SparkSession`, or a DataFrame of it.
 
     Raises:
-        InvalidRequestError: The session is of another kind.
+        InvalidRequestError: The value is not a Spark session.
     """
 
     name = "spark"
@@ -86,36 +86,37 @@ class SparkEngine:
 
     @property
     def runs_on_this_machine(self) -> bool:
-        """Whether its workers see this machine's directories: in local mode, and no session elsewhere."""
+        """Whether the workers see this machine's directories. True in local mode, unless the session is remote."""
         session = self.host.session
         return not is_connect(session) and str(session.conf.get("spark.master", "")).startswith("local")
 
     def accepts(self, data: object) -> bool:
-        """Spark DataFrames, and what the local engine takes: Arrow tables and readers, pandas, Polars, …"""
+        """Whether the value is a Spark DataFrame, or a source of the local engine: Arrow tables and readers, pandas,
+        Polars, …"""
         return is_spark_frame(data) or LocalEngine().accepts(data)
 
     def relation(self, data: object) -> DataFrame:
-        """A user's value as a DataFrame of this engine's session.
+        """Return a user's value as a DataFrame of this engine's session.
 
         Raises:
             SchemaMismatchError: A column's type has no counterpart in Delta.
-            InvalidRequestError: A value of another kind, or a streaming DataFrame.
+            InvalidRequestError: The value is of another kind, or a streaming DataFrame.
         """
         if not is_spark_frame(data):
-            # createDataFrame makes its session the active one, so it has to be the user's own.
+            # createDataFrame activates its session, so it must be the user's own session.
             return value_to_frame(self.host.session, data)
         frame: DataFrame = data
         with spark_errors("read the rows", is_query=True):
             if frame.isStreaming:
                 raise InvalidRequestError(
                     "A streaming DataFrame cannot be written by a batch verb",
-                    remedy="Write inside foreachBatch, with a txn made of the query's id and the batch id",
+                    remedy="Write inside foreachBatch, with txn=(query_id, batch_id)",
                 )
             # A verb may read its rows twice.
             return self.host.settled(frame)
 
     def schema(self, relation: DataFrame) -> StructType:
-        """The relation's schema.
+        """Return the relation's schema.
 
         Raises SchemaMismatchError for a Spark type that rows do not have, e.g. an interval, or two columns of one name.
         """
@@ -124,34 +125,35 @@ class SparkEngine:
         return schema_of_rows(schema)
 
     def scan(self, plan: ScanPlan) -> DataFrame:
-        """The rows of a plan, lazily; see `Engine.scan`. `_metadata` works on the result.
+        """Return the rows of a plan, lazily. See `Engine.scan`. `_metadata` works on the result.
 
         Raises:
-            UnsupportedStoreError: The table lives where Spark cannot reach it.
-            MissingFileError: A file is not there (when rows are pulled, on Connect at once).
-            UnsupportedExpressionError: `where` would mean something else in the time zone of a Connect session, or the
-                Arrow filter cannot be sent to workers.
-            ProtocolViolationError: Row tracking columns are requested, and the log lacks their values (when rows are
-                read).
+            UnsupportedStoreError: Spark cannot reach the location of the table.
+            MissingFileError: A file does not exist. Raised when rows are pulled, on Connect at once.
+            UnsupportedExpressionError: `where` depends on the time zone of a Connect session, or the Arrow filter
+                cannot be sent to workers.
+            ProtocolViolationError: Row tracking columns are requested, but the log lacks their values. Raised when rows
+                are read.
         """
         return scan_rows(self.host, plan)
 
     def follow(self, followed: FollowedScan) -> DataFrame:
-        """The rows of the newest version at each query, lazily; a scan's columns stay as they are.
+        """Return the rows of the newest version at each query, lazily. The columns of the scan do not change.
 
-        Raises as `scan`, and UnsupportedError: The session is one of Spark Connect.
+        Raises as `scan`. UnsupportedError: The session is a Spark Connect session.
         """
         return self.host.follow(followed, scan_rows)
 
     def large_scan(self, large: LargeScan) -> DataFrame:
-        """The rows of a scan of very many files, lazily: a classic session lists those that a query needs.
+        """Return the rows of a scan of very many files, lazily. A classic session lists only the files that a query
+        needs.
 
         Raises as `scan`.
         """
         return self.host.large_scan(large, scan_rows)
 
     def conform(self, relation: DataFrame, schema: StructType) -> DataFrame:
-        """The rows with exactly these columns and types; see `Engine.conform`."""
+        """Return the rows with exactly these columns and types. See `Engine.conform`."""
         if holds_variant(schema):
             relation = with_variants(relation, schema)
         have = self.schema(relation)
@@ -162,19 +164,19 @@ class SparkEngine:
             return self._analysed(self._pinned(relation).selectExpr(*items))
 
     def union(self, relations: Sequence[DataFrame]) -> DataFrame:
-        """All rows of relations of one schema, matched by column name."""
+        """Return all rows of relations of one schema, matched by column name."""
         if not relations:
             raise InvalidRequestError("A union needs at least one relation")
         return union_by_name(relations)
 
     def filter(self, relation: DataFrame, where: Expression) -> DataFrame:
-        """The rows for which `where` is true; see `Engine.filter`."""
+        """Return the rows for which `where` is true. See `Engine.filter`."""
         ensure_zone_does_not_matter(self.host, [where], lambda: self.schema(relation))
         with self._analysing():
             return self._analysed(self._pinned(relation).where(bounded_sql(where)))
 
     def project(self, relation: DataFrame, columns: Sequence[ComputedColumn]) -> DataFrame:
-        """Exactly these columns; see `Engine.project`."""
+        """Return exactly these columns. See `Engine.project`."""
         items = _select_list(columns)
         ensure_zone_does_not_matter(self.host, [column.value for column in columns], lambda: self.schema(relation))
         with self._analysing():
@@ -183,7 +185,7 @@ class SparkEngine:
     def join(
         self, left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
     ) -> DataFrame:
-        """The pairs of rows for which `on` is true; see `Engine.join` and `join.py`."""
+        """Return the pairs of rows for which `on` is true. See `Engine.join` and `join.py`."""
         items = ", ".join(_select_list(columns))
         sides = {side.alias: side.relation for side in (left, right)}
         ensure_zone_does_not_matter(
@@ -194,7 +196,7 @@ class SparkEngine:
         return self.sql(f"SELECT {items} FROM {joined_sql(left, right, on, kind)}", sides)
 
     def aggregate(self, relation: DataFrame, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> DataFrame:
-        """One row for each group; see `Engine.aggregate`."""
+        """Return one row for each group. See `Engine.aggregate`."""
         computed = [*keys, *(ComputedColumn(m.name, _measured(m)) for m in measures)]
         items = ", ".join(_select_list(computed))
         ensure_zone_does_not_matter(self.host, [column.value for column in computed], lambda: self.schema(relation))
@@ -208,7 +210,7 @@ class SparkEngine:
         order_by: Sequence[Column],
         columns: Sequence[WindowColumn],
     ) -> DataFrame:
-        """All columns, and what each row has from the rows of its group; see `Engine.window`."""
+        """Return all columns, and columns computed from the rows of the same group. See `Engine.window`."""
         groups = f"PARTITION BY {', '.join(map(bounded_sql, keys))} " if keys else ""
         order = ", ".join(f"{bounded_sql(column)} ASC NULLS FIRST" for column in order_by)
         values = ["" if column.value is None else bounded_sql(column.value) for column in columns]
@@ -224,40 +226,40 @@ class SparkEngine:
         return nullcontext()
 
     def evaluated(self, relation: DataFrame, *, repeats: bool = False) -> AbstractContextManager[DataFrame]:
-        """The rows, evaluated once and kept by the executors; see `Engine.evaluated`."""
+        """Evaluate the rows once. The executors keep them. See `Engine.evaluated`."""
         return evaluated(self.host, relation)
 
     def divided(self, relation: DataFrame, division: Division) -> AbstractContextManager[Divided]:
-        """Rows that go two ways, evaluated once; see `Engine.divided`."""
+        """Split rows in two, evaluated once. See `Engine.divided`."""
         return divided(self, relation, division)
 
     def row_sets(self, relation: DataFrame, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
-        """The addressed rows of files; see `Engine.row_sets`."""
+        """Return the addressed rows of files. See `Engine.row_sets`."""
         query = row_set_query(kind, file_number, row_position)
         return gather_bitmaps(self.to_reader(self.sql(query, {"rows": relation})))
 
     def along_curve(
         self, relation: DataFrame, columns: Sequence[Column], curve: Curve, *, num_rows: int | None, num_files: int
     ) -> DataFrame:
-        """All rows along a curve through some columns; see `Engine.along_curve`."""
+        """Order all rows along a curve through some columns. See `Engine.along_curve`."""
         schema = self.schema(relation)
         typed = [(column.path, type_at(schema, column.path)) for column in columns]
         return self._analysed(along_curve(self._pinned(relation), typed, curve, num_rows, num_files))
 
     def select(self, query: str, relations: Mapping[str, DataFrame]) -> DataFrame:
-        """The rows of a query as a DataFrame; see `Engine.select`."""
+        """Return the rows of a query as a DataFrame. See `Engine.select`."""
         return self.sql(query, relations)
 
     def quoted(self, name: str) -> str:
         return quote_identifier(name)
 
     def sql(self, query: str, relations: Mapping[str, DataFrame], *, named: bool = True) -> DataFrame:
-        """Run one Spark SQL query over named relations; views of the session stay as they are.
+        """Run one Spark SQL query over named relations. Views of the session do not change.
 
         Raises InvalidExpressionError, ColumnNotFoundError: The query does not fit the relations.
         """
         frames = {f"relation_{i}": relation for i, relation in enumerate(relations.values())}
-        # Common table expressions shadow whatever view the session has under the same name.
+        # Common table expressions hide views of the session with the same name.
         tables = [
             f"{escape_braces(quote_identifier(name))} AS (SELECT * FROM {{{key}}})"
             for name, key in zip(relations, frames, strict=True)
@@ -280,22 +282,22 @@ class SparkEngine:
         return self.host.analysed(self.host.unpinned(pinned))
 
     def write(self, relation: DataFrame, spec: WriteSpec) -> pa.Table:
-        """Write all rows as new data files; see `Engine.write`.
+        """Write all rows as new data files. See `Engine.write`.
 
         Raises:
             ConstraintViolationError: A row breaks a check or NOT NULL.
             SchemaMismatchError: The rows do not have the table's columns.
-            StorageError: E.g. a full disk. Files written so far are orphans that no commit names.
-            MissingFileError: The rows come from a table one of whose files is gone.
+            StorageError: For example, the disk is full. Files that were written by then belong to no commit.
+            MissingFileError: The rows come from a table that lost a file.
         """
         return write_rows(self.host, relation, spec)
 
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
-        """Rewrite files without evaluating an expression; see `Engine.rewrite`."""
+        """Rewrite files without evaluating an expression. See `Engine.rewrite`."""
         return rewrite_files(self.host, plans, spec)
 
     def to_arrow(self, relation: DataFrame, limit: int | None = None) -> pa.Table:
-        """Collect all rows, or any `limit` of them. Timestamps in UTC at microseconds.
+        """Collect all rows, or any `limit` of them. Timestamps are in UTC, in microseconds.
 
         Raises:
             MissingFileError: A file of the log does not exist.
@@ -308,16 +310,17 @@ class SparkEngine:
             if holds_variant(schema) or not len(schema):
                 # pyspark's own `toArrow` fails on variants under a null, and loses rows without columns.
                 return self.to_reader(relation).read_all()
-            # The session's time zone only labels Arrow's columns: the cast puts UTC there.
+            # The session's time zone is only a label of Arrow's columns. The cast sets the label to UTC.
             rows = relation.toArrow().cast(schema_to_arrow(schema))
         ensure_sound(rows)
         return rows
 
     def to_reader(self, relation: DataFrame) -> pa.RecordBatchReader:
-        """The rows as a stream; classic Spark holds one partition at a time. Errors as `to_arrow`, while reading."""
+        """Return the rows as a stream. Classic Spark holds one partition at a time. Reading raises the errors of
+        `to_arrow`."""
         schema = self.schema(relation)
         if not len(schema):
-            # A batch that Spark sends has no rows where it has no columns.
+            # A batch without columns loses its number of rows in Spark.
             counted = self.to_reader(relation.selectExpr("true AS row"))
             return pa.RecordBatchReader.from_batches(pa.schema([]), (batch.select([]) for batch in counted))
         with spark_errors("read the rows", is_query=True):
@@ -335,7 +338,7 @@ class SparkEngine:
 
 
 def _select_list(columns: Sequence[ComputedColumn]) -> list[str]:
-    """Raises InvalidRequestError: There is no column, or two have the same name."""
+    """Raise InvalidRequestError if there is no column, or if two columns have the same name."""
     if not columns:
         raise InvalidRequestError("A request needs at least one column")
     ensure_distinct([column.name for column in columns])
@@ -351,9 +354,9 @@ def _measured(measure: Measure) -> Expression:
 
 
 def host_for(session: SparkSession) -> SparkHost:
-    """The host of a session, made once: classic with the JVM bridge where that works, portable otherwise.
+    """Return the host of a session. It is classic if the JVM bridge works, and portable otherwise.
 
-    It is kept on the session itself, and so lives exactly as long.
+    The host is stored on the session and lives as long as the session.
     """
     with _lock:
         host: SparkHost | None = getattr(session, _HOST_ATTRIBUTE, None)
@@ -369,5 +372,7 @@ def _new_host(session: SparkSession) -> SparkHost:
     try:
         return ClassicHost(session, bridge_of(session))
     except BridgeUnavailable as e:
-        logger.warning("The native scan and write are not available on this Spark session (%s): using portable ones", e)
+        logger.warning(
+            "The native scan and write are not available in this Spark session (%s). The portable ones are used", e
+        )
         return PortableHost(session)

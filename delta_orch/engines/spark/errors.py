@@ -1,7 +1,7 @@
 """Spark's errors as errors of this package.
 
-An error of the user's own code (a failing UDF, a division by zero in a DataFrame) stays the pyspark exception that it
-is. An error that the table, its files or the store caused never surfaces as a JVM stack trace.
+An error of the user's own code (a failing UDF, a division by zero in a DataFrame) stays a pyspark exception. An error
+that the table, its files or the store caused never surfaces as a JVM stack trace.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ DAMAGE_MARK = "delta_orch damage"
 MISMATCH_MARK = "delta_orch mismatch"
 _VIOLATION = re.compile(rf"\[{CHECK_MARK} (\d+)\](.*?)\[end of {CHECK_MARK}\]", re.DOTALL)
 _DAMAGE = re.compile(rf"\[{DAMAGE_MARK}\](.*?)\[end of {DAMAGE_MARK}\]", re.DOTALL)
-# From Java, and from Python that Spark has called, where an error stands below those that caused it. The lines of its
+# Lines of errors from Java, and from Python that Spark called. An error stands below its causes. The lines of its
 # message end where Java's stack, Spark's SQLSTATE or an empty line begins.
 _NEXT_LINE = r"(?:\n(?!SQLSTATE|JVM |Caused by|During |The above |\s)(.+))?"
 _OURS = re.compile(rf"(?:\[delta_orch error\] |^delta_orch\.errors\.)(\w+): (.*){_NEXT_LINE}{_NEXT_LINE}", re.MULTILINE)
 _MISMATCH = re.compile(rf"\[{MISMATCH_MARK}\](.*?)\[end of {MISMATCH_MARK}\]", re.DOTALL)
 PACKAGE = "delta-orch"
 _NO_PACKAGE = ("delta_orch is not installed on the Spark workers", "No module named 'delta_orch'")
-"""Messages of `on_workers.py`, and of Python if a function cannot be loaded."""
+"""Messages of `on_workers.py`, and messages of Python if a function cannot be loaded."""
 _NO_ARROW = "No module named 'pyarrow'"
-"""Of pyspark itself, where the workers' Python is a bare one."""
+"""The message of pyspark if the workers' Python has no packages."""
 OF_WORKERS = (PACKAGE, "pyarrow")
 _FOR_FORMAT = "The format delta_orch reads and writes files there"
 _NO_FORMAT = "Failed to find the data source: delta_orch"
@@ -97,8 +97,8 @@ _PASSING = (
     "AWSStatus500Exception",
     "SlowDown",
 )
-"""Errors of Hadoop's file systems if a store is unreachable, busy or broken, after their own retries."""
-# The rest of the reason if Java only reports that a directory could not be created.
+"""Errors of Hadoop's file systems after their own retries, if a store is unreachable, busy or broken."""
+# The rest of the message, if Java only reports that a directory could not be created.
 _LONG_NAME = re.compile(r"Mkdirs failed to create \S*?/[^/\s]{256,}")
 _PYSPARK = ("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect")
 _VALUE_ERRORS = (
@@ -132,20 +132,20 @@ def spark_errors(
     is_query: bool = False,
     needs_package: str | None = None,
 ) -> Iterator[None]:
-    """Translate what Spark raises inside the block.
+    """Translate errors that Spark raises inside the block.
 
     Args:
         action: Completes "Spark could not …".
         checks: Names of the checks built into the rows, by the index in their message.
-        is_analysis: Whether the block analyses SQL this package was given, so that an analysis error is the caller's.
-        is_query: Whether the block pulls the rows of a request, so that a value that an expression cannot take (a
-            division by zero, text that is no number) is the caller's. Errors of `raise_error` pass unchanged.
-        needs_package: Why the block runs this package in Python workers, as a sentence.
+        is_analysis: Whether the block analyses SQL of the caller, so that an analysis error is an error of the caller.
+        is_query: Whether the block pulls the rows of a request. An invalid value (a division by zero, text that is not
+            a number) is then an error of the caller. Errors of `raise_error` pass unchanged.
+        needs_package: A sentence with the reason why the block runs this package in Python workers.
 
     Raises:
         CancelledError, ConstraintViolationError, MissingFileError, StorageError, TableError, ProtocolViolationError,
         MissingDependencyError, SchemaMismatchError,
-        ColumnNotFoundError, InvalidExpressionError: As the error's text says. Everything else passes unchanged.
+        ColumnNotFoundError, InvalidExpressionError: The text of the error decides. Every other error passes unchanged.
     """
     try:
         yield
@@ -167,7 +167,7 @@ def spark_errors(
 
 def explained(error: BaseException) -> DeltaError | None:
     """The error of this package for an error of a Spark action: `MissingFileError` if vacuum deleted a file of a
-    DataFrame, `CancelledError`, `StorageError`, … None if it concerns something else. Nothing is read.
+    DataFrame, `CancelledError`, `StorageError`, … None if it is another error. Nothing is read.
 
         except Exception as e:
             raise (explained(e) or e) from e
@@ -178,8 +178,8 @@ def explained(error: BaseException) -> DeltaError | None:
 
 
 def _captured(error: Exception) -> Exception:
-    """pyspark's exception for what a thread of Spark has raised: there it is the cause of others that pyspark does not
-    know. The error itself where pyspark knows none of them."""
+    """Return pyspark's exception for an error of a Spark thread. It is one of the causes in the chain. If pyspark does
+    not know any of them, return the error itself."""
     if not type(error).__module__.startswith("py4j"):
         return error
     from pyspark.errors.exceptions.captured import UnknownException, convert_exception
@@ -196,7 +196,7 @@ def _captured(error: Exception) -> Exception:
 def _translate(
     error: BaseException, action: str, checks: Sequence[str], is_analysis: bool, needs_package: str | None
 ) -> DeltaError | None:
-    """The error to raise instead of one of Spark's; None to let it pass."""
+    """Return the error to raise instead of Spark's error. None lets Spark's error pass."""
     if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
         return None
     text = _full_text(error)
@@ -217,13 +217,14 @@ def _translate(
         return CancelledError(
             f"Spark could not {action}: the work was cancelled",
             cause=re.sub(r"^.*\[(?=SPARK_JOB|OPERATION)", "[", next(t for t in text.splitlines() if "CANCEL" in t)),
-            remedy="Run it again; nothing was committed",
+            remedy="Run the operation again. Nothing was committed",
         )
     if _NO_FORMAT in text:
         return MissingDependencyError(
             "Spark does not find the format delta_orch",
             cause="The package is not installed next to the driver, or Spark does not know the session of this thread",
-            remedy="Install or register it, call createDataFrame in the thread before, or use DeltaTable",
+            remedy="Install delta-orch or register the format, call createDataFrame in this thread first, or use "
+            "DeltaTable",
             package=PACKAGE,
         )
     if connector := _missing_connector(text, action):
@@ -232,14 +233,14 @@ def _translate(
         return MissingDependencyError(
             _NO_PACKAGE[0],
             cause=_FOR_FORMAT if sign == _NO_PACKAGE[0] else needs_package or "Python workers run it",
-            remedy="Install delta-orch where the executors run Python",
+            remedy="Install delta-orch in the Python of the executors",
             package=PACKAGE,
         )
     if _NO_ARROW in text:
         return MissingDependencyError(
             "pyarrow is not installed on the Spark workers",
             cause=needs_package or "Python workers get their rows through it",
-            remedy="Install delta-orch, or pyarrow where nothing else is needed, where the executors run Python",
+            remedy="Install delta-orch in the Python of the executors. If nothing else is needed, pyarrow is enough",
             package="pyarrow",
         )
     sign = "File name too long" if _LONG_NAME.search(text) else next((s for s in _STORE if s in text), None)
@@ -270,14 +271,14 @@ def _translate(
 
 
 def is_hidden(path: str) -> bool:
-    """Whether Spark's listing passes over a file by its name, or its Parquet reader does."""
+    """Whether Spark's listing or its Parquet reader ignores a file because of its name."""
     name = path.rpartition("/")[2]
     is_private = name.startswith("_") and ("=" not in name or name.startswith(("_metadata", "_common_metadata")))
     return is_private or name.startswith(".") or name.endswith("._COPYING_")
 
 
 def missing_file_error(action: str, path: str | None) -> MissingFileError:
-    """`action` completes "Spark could not …"."""
+    """Return the error for a file that Spark's listing ignores. `action` completes "Spark could not …"."""
     if path is not None and is_hidden(path):
         return MissingFileError(
             f"Spark could not {action}: its listing leaves out the data file {path}",
@@ -294,7 +295,7 @@ def missing_file_error(action: str, path: str | None) -> MissingFileError:
 
 
 def _missing_connector(text: str, action: str) -> MissingDependencyError | None:
-    """Spark comes without the connectors of object stores; Hadoop reports a missing one in one of two ways."""
+    """Return the error for a missing connector of an object store, which Hadoop reports in two ways."""
     match = _NO_CLASS.search(text) or _NO_SCHEME.search(text)
     if match is None:
         return None
@@ -315,14 +316,14 @@ def _violation(name: str, row_text: str) -> ConstraintViolationError:
     return ConstraintViolationError(
         f"A row violates {name}",
         cause=f"The row is {row_text}",
-        remedy="Correct or filter the rows before writing; the table is unchanged",
+        remedy="Correct or filter the rows before writing. The table is unchanged",
         constraint=name,
         row=row,
     )
 
 
 def _full_text(error: BaseException) -> str:
-    """The message with its causes in the JVM."""
+    """Return the message with its causes in the JVM."""
     parts = [str(error)]
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     seen = 0
@@ -344,9 +345,10 @@ def _path_in(text: str) -> str | None:
 
 
 def _deepest_cause(text: str) -> str:
-    """The last cause that Java names. It names the fault of the file; the first line only names the caller."""
+    """Return the last cause that Java names. It describes the fault of the file, while the first line only names the
+    caller."""
     causes = [line.partition("Caused by: ")[2] for line in text.splitlines() if line.startswith("Caused by: ")]
-    # The text after the class tells more than the class.
+    # The text after the class name is more precise than the class name.
     return causes[-1].partition(": ")[2] or causes[-1] if causes else _first_line(text)
 
 

@@ -1,4 +1,4 @@
-"""DataFrames of classic sessions whose files are planned at each query; see `FollowedRelation.java`."""
+"""DataFrames of classic sessions whose files are planned at each query. See `FollowedRelation.java`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Versions = OrderedDict[tuple[str, str], int]
 
 
 class _PlannedRows(ABC):
-    """Gives the JVM the rows of a scan. It keeps this object while a plan with the scan exists."""
+    """Returns the rows of a scan to the JVM. The JVM keeps this object while a plan with the scan exists."""
 
     class Java:
         implements: ClassVar[list[str]] = ["java.util.function.Function"]
@@ -45,7 +45,7 @@ class _PlannedRows(ABC):
         self._scan = scan
 
     def apply(self, asked: str) -> JavaObject | str:
-        """The rows as a Java `Dataset`, or what is wrong."""
+        """Return the rows as a Java `Dataset`, or an error."""
         host = self._host()
         if host is None:
             return "The session of a DataFrame that is planned at each query has ended"
@@ -56,11 +56,11 @@ class _PlannedRows(ABC):
 
     @abstractmethod
     def _plan_of(self, asked: str) -> ScanPlan:
-        """The scan that the JVM asks for."""
+        """Return the scan that the JVM requests."""
 
 
 class FilteredRows(_PlannedRows):
-    """The rows of a large scan that filters or a limit leave; asked by the text of these."""
+    """The rows of a large scan after filters or a limit. The JVM requests them by the text of the filters."""
 
     def __init__(self, host: SparkHost, large: LargeScan, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> None:
         super().__init__(host, scan)
@@ -74,7 +74,7 @@ class FilteredRows(_PlannedRows):
 
 
 class NewestRows(_PlannedRows):
-    """The rows of a followed scan; asked by the number of the query."""
+    """The rows of a followed scan. The JVM requests them by the number of the query."""
 
     def __init__(
         self,
@@ -101,32 +101,32 @@ class NewestRows(_PlannedRows):
 
 
 class FollowingFrame(ClassicDataFrame):  # type: ignore[misc]  # untyped
-    """A DataFrame whose plan Spark optimizes again for each action: otherwise it would do so once."""
+    """A DataFrame whose plan Spark optimizes again for each action, instead of only once."""
 
     def _anew(self) -> DataFrame:
         return self.select("*")
 
     def collect(self) -> list[Row]:
-        """As every DataFrame's, at the newest version."""
+        """Do the same as every DataFrame, at the newest version."""
         return self._anew().collect()  # type: ignore[no-any-return]
 
     def toArrow(self) -> pa.Table:
-        """As every DataFrame's, at the newest version."""
+        """Do the same as every DataFrame, at the newest version."""
         return self._anew().toArrow()
 
     def toPandas(self) -> pd.DataFrame:
-        """As every DataFrame's, at the newest version."""
+        """Do the same as every DataFrame, at the newest version."""
         return self._anew().toPandas()
 
     def toLocalIterator(self, prefetchPartitions: bool = False) -> Iterator[Row]:
-        """As every DataFrame's, at the newest version."""
+        """Do the same as every DataFrame, at the newest version."""
         return self._anew().toLocalIterator(prefetchPartitions)  # type: ignore[no-any-return]
 
     def explain(self, *arguments: object, **keywords: object) -> None:
-        """As every DataFrame's, at the newest version."""
+        """Do the same as every DataFrame, at the newest version."""
         self._anew().explain(*arguments, **keywords)
 
     @property
     def rdd(self) -> RDD[Row]:
-        """As every DataFrame's, at the newest version."""
+        """Do the same as every DataFrame, at the newest version."""
         return self._anew().rdd

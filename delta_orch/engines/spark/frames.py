@@ -48,7 +48,7 @@ POSITION_COLUMN = "delta_orch_row_position"
 POSITION_FIELDS = (StructField(FILE_COLUMN, STRING), StructField(POSITION_COLUMN, LONG))
 
 _ONE_TASK_BYTES = 32 << 20
-"""Up to this size the rows of a value make one file, instead of one file a core."""
+"""Up to this size, the rows of a value become one file instead of one file for each core."""
 
 
 def is_connect(session: SparkSession) -> bool:
@@ -57,13 +57,13 @@ def is_connect(session: SparkSession) -> bool:
 
 
 def sql_functions(session: SparkSession) -> ModuleType:
-    """The functions that make columns for this session. A process may have sessions of both kinds."""
+    """Return the functions that make columns for this session. A process may have sessions of both kinds."""
     kind = "pyspark.sql.connect" if is_connect(session) else "pyspark.sql"
     return import_module(f"{kind}.functions")
 
 
 def schema_of_rows(schema: SparkStructType) -> StructType:
-    """The schema of a user's rows.
+    """Return the schema of a user's rows.
 
     Raises SchemaMismatchError for a Spark type that rows do not have, e.g. an interval, or two columns of one name.
     """
@@ -72,10 +72,10 @@ def schema_of_rows(schema: SparkStructType) -> StructType:
             _ensure_is_of_tables(field)
         return StructType(tuple(map(_with_stated_definitions, parse_schema(schema.json()))))
     except ProtocolViolationError as e:
-        # Of a table's own schema it would be one.
+        # In the schema of a table, this would be a protocol violation.
         raise SchemaMismatchError(
             f"The data has two columns {e.context['column']}",
-            remedy="Rename one of them",
+            remedy="Rename one of these columns",
             column=e.context["column"],
         ) from None
 
@@ -119,7 +119,7 @@ def is_spark_frame(value: object) -> bool:
 
 
 def session_of(value: object) -> SparkSession:
-    """The session of a DataFrame, or the session itself.
+    """Return the session of a DataFrame, or the session itself.
 
     Raises InvalidRequestError for anything else.
     """
@@ -135,29 +135,29 @@ def session_of(value: object) -> SparkSession:
 
 
 def spark_schema(schema: StructType) -> SparkStructType:
-    """pyspark's `StructType` of the values of such rows: its JSON is Delta's."""
+    """Return pyspark's `StructType` of such rows. It has the same JSON as Delta's schema."""
     from pyspark.sql.types import StructType as SparkStructType
 
     return SparkStructType.fromJson(json.loads(json.dumps(data_type_to_json(stored_schema(schema)))))
 
 
 def value_to_frame(session: SparkSession, value: object) -> DataFrame:
-    """A value that the local engine takes (Arrow, pandas, Polars, …) as a DataFrame. All its rows are read now.
+    """Return a source of the local engine (Arrow, pandas, Polars, …) as a DataFrame. All its rows are read now.
 
     Raises:
         SchemaMismatchError: A column's type has no counterpart in Delta, or nanoseconds would be lost.
-        InvalidRequestError: Not such a value.
+        InvalidRequestError: The local engine cannot read the value.
     """
     relation = LocalEngine().relation(value)
     return arrow_to_frame(session, relation.to_reader().read_all(), relation.schema)
 
 
 def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
-    """A table whose columns have the Arrow types of `schema` as a DataFrame of exactly that schema.
+    """Return a table whose columns have the Arrow types of `schema` as a DataFrame of exactly that schema.
 
-    Raises ConstraintViolationError: It holds a null in a column that its schema declares NOT NULL.
+    Raises ConstraintViolationError: A column that the schema declares NOT NULL holds a null.
     """
-    # Spark takes the schema's word, and leaves out the checks of what cannot be null.
+    # Spark trusts the schema, and does not check columns that it declares NOT NULL.
     for check in type_checks(schema):
         for batch in table.to_batches():
             check(batch)
@@ -165,14 +165,15 @@ def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -
     if table.num_rows == 0:
         return session.createDataFrame([], target)
     if is_connect(session):
-        # A server of Spark 4.0 takes the first batch of a table, and no other.
+        # A server of Spark 4.0 reads only the first batch of a table.
         table = table.combine_chunks()
     rows = session.createDataFrame(table, target)
     return rows.coalesce(1) if table.nbytes <= _ONE_TASK_BYTES else rows
 
 
 def map_in_arrow(rows: DataFrame, function: BatchFunction, schema: SparkStructType | str) -> DataFrame:
-    """`DataFrame.mapInArrow`, for columns of any name: Spark's takes a dot or a backtick in a name for syntax."""
+    """Call `DataFrame.mapInArrow` for columns of any name. Spark's method interprets a dot or a backtick in a name as
+    syntax."""
     names = rows.columns
 
     def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -182,7 +183,7 @@ def map_in_arrow(rows: DataFrame, function: BatchFunction, schema: SparkStructTy
 
 
 def with_position(rows: DataFrame) -> DataFrame:
-    """The rows of a file scan, and where each of them is: `FILE_COLUMN` and `POSITION_COLUMN`."""
+    """Return the rows of a file scan with their address: `FILE_COLUMN` and `POSITION_COLUMN`."""
     metadata = rows.metadataColumn("_metadata")
     return rows.select(
         "*",
@@ -192,9 +193,9 @@ def with_position(rows: DataFrame) -> DataFrame:
 
 
 def union_by_name(frames: Sequence[DataFrame]) -> DataFrame:
-    """All rows of some DataFrames, whose columns match by name."""
+    """Return all rows of several DataFrames, whose columns match by name."""
     pending = list(frames)
-    # Pairwise, so that the plan stays flat enough for the analyser.
+    # Unions are made pairwise, so that the plan stays flat enough for the analyser.
     while len(pending) > 1:
         pairs = [pending[i : i + 2] for i in range(0, len(pending), 2)]
         pending = [pair[0].unionByName(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]

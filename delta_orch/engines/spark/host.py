@@ -44,9 +44,9 @@ computes rows (`timeParserPolicy`, `mapKeyDedupPolicy`) are not here, because th
 
 ANALYSIS_SETTINGS: Mapping[str, str] = {
     **DEFAULTS,
-    # Casts of timestamps to dates and strings must not depend on who runs them.
+    # Casts of timestamps to dates and strings must not depend on the session.
     "spark.sql.session.timeZone": "UTC",
-    # How our SQL text is read.
+    # The rules by which Spark parses the SQL text of this package.
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     # Names of columns must not be replaced by values of the driver's environment.
@@ -56,11 +56,11 @@ ANALYSIS_SETTINGS: Mapping[str, str] = {
     "spark.sql.ansi.enforceReservedKeywords": "false",
     "spark.sql.groupByOrdinal": "true",
     "spark.sql.caseSensitive": "false",
-    # Its meaning: a value that does not fit its column is an error, neither null nor another value.
+    # A value that does not fit its column must be an error, neither null nor another value.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
 }
-"""For the analysis of SQL this package makes or is given; once analysed, a plan keeps what it was analysed with."""
+"""The settings while SQL of this package or of the caller is analysed. An analysed plan keeps their values."""
 
 UTC_NAMES = {
     "utc",
@@ -76,7 +76,7 @@ UTC_NAMES = {
     "universal",
     "etc/universal",
 }
-"""In lower case, what a session may call the time zone of `ANALYSIS_SETTINGS`."""
+"""The names of the time zone of `ANALYSIS_SETTINGS` in a session, in lower case."""
 
 STREAM_SETTINGS: Mapping[str, str] = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
 """The layout of rows on their way to Python."""
@@ -84,7 +84,7 @@ STREAM_SETTINGS: Mapping[str, str] = {"spark.sql.execution.arrow.useLargeVarType
 _WRITE_SETTINGS: Mapping[str, str] = {
     # INT96, the default, has no statistics in footers.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Days before 1582-10-15 are written as they are named in the proleptic Gregorian calendar.
+    # Days before 1582-10-15 are written in the proleptic Gregorian calendar.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
@@ -105,10 +105,11 @@ _RAW_LOCAL_FILES: Mapping[str, str] = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-"""Local files without the `.crc` twins that Hadoop looks for: it cannot make the twin's name if there is a colon."""
+"""A file system for local files without `.crc` files. Hadoop cannot make the name of such a file if there is a
+colon."""
 
 WRITE_OPTIONS: Mapping[str, str] = {
-    # Without this every local data file gets a `.crc` twin that no log names.
+    # Without this setting, every local data file gets a `.crc` file that no log names.
     **_RAW_LOCAL_FILES,
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "parquet.summary.metadata.level": "NONE",
@@ -120,19 +121,19 @@ REDACTION = (
     r"|\bfs\.(s3a|gs|azure)\.[^=\s]*(=| -> )[^,\])\s]*"
     r"|storageOptions[^{]{0,40}\{[^\n]*\}"
 )
-"""Text of queries that may be a credential."""
+"""Patterns of credentials in the text of queries."""
 
 HIDDEN: Mapping[str, str] = {
     "spark.sql.redaction.string.regex": REDACTION,
     "spark.sql.redaction.options.regex": r"fs\.(s3a|gs|azure)\.",
 }
-"""By setting. Spark tells its UI and its event log all that a client of Connect sends: options of readers and writers,
-and SQL."""
+"""Patterns by setting. Spark shows everything that a Connect client sends in its UI and its event log: options of
+readers and writers, and SQL."""
 
 
 def write_settings(target_file_size_bytes: int | None, *, shred_variants: bool = False) -> dict[str, str]:
     """The settings while the rows of one write are computed and written."""
-    # Shredded variants need a table feature of their own; Spark finds the shredding schema in the rows of each file.
+    # Shredded variants need their own table feature, so variants are not shredded.
     shredding = "true" if shred_variants else "false"
     settings = {
         **_WRITE_SETTINGS,
@@ -147,7 +148,7 @@ def write_settings(target_file_size_bytes: int | None, *, shred_variants: bool =
 
 
 def read_options(files: ScanFiles) -> dict[str, str]:
-    """The options under which the files of a scan are read."""
+    """Return the options for reading the files of a scan."""
     options = {**_READ_OPTIONS, **files.store.hadoop_options()}
     if files.root_uri.startswith("file:"):
         colons = pc.match_substring_regex(FileTable(files.files).path, "(?i)(:|%3a)[^/]*$")
@@ -157,68 +158,69 @@ def read_options(files: ScanFiles) -> dict[str, str]:
 
 
 class SparkHost(ABC):
-    """A session. Classic and Connect differ only behind this interface."""
+    """A Spark session. Classic and Connect differ only behind this interface."""
 
     session: SparkSession
     is_time_zone_pinned: bool
-    """Whether SQL over `pinned` rows is analysed in UTC whatever the session's time zone is."""
+    """Whether SQL over `pinned` rows is always analysed in UTC, independent of the session's time zone."""
 
     @abstractmethod
     def pinned(self, rows: DataFrame, settings: Mapping[str, str]) -> DataFrame:
-        """The same rows, under the given settings instead of the user's."""
+        """Return the same rows, under the given settings instead of the user's."""
 
     @abstractmethod
     def unpinned(self, rows: DataFrame) -> DataFrame:
-        """The same rows in the user's session, as a user may get them."""
+        """Return the same rows in the user's session, for the user."""
 
     def analysed(self, rows: DataFrame) -> DataFrame:
-        """The same rows. Errors of their plan are raised now."""
-        # Connect analyses on the server, when first asked for the schema.
+        """Return the same rows. Errors of their plan are raised now."""
+        # The Connect server analyses the plan when the schema is first requested.
         _ = rows.schema
         return rows
 
     def analysed_scan(self, plan: ScanPlan, build: Callable[[ScanPlan], DataFrame]) -> DataFrame:
-        """The rows of a scan, as `build` makes them of the plan or of fewer of its files."""
+        """Return the rows of a scan. `build` makes them from the plan or from fewer of its files."""
         return self.analysed(build(plan))
 
     def follow(self, followed: FollowedScan, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
-        """The rows of a table's newest version at each query, as `scan` makes them."""
+        """Return the rows of a table's newest version at each query, as `scan` makes them."""
         raise UnsupportedError(
             "This session cannot follow a table",
-            cause="Spark Connect plans queries where no code of this package runs",
-            remedy="Make the DataFrame again for each query, or use a classic session",
+            cause="Spark Connect plans queries on the server, where this package does not run",
+            remedy="Create the DataFrame again for each query, or use a classic session",
         )
 
     def large_scan(self, large: LargeScan, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
-        """The rows of a scan, as `scan` makes them: of all its files, unless a session can ask which a query needs."""
+        """Return the rows of a scan, as `scan` makes them. It has all files, unless the session can select files for
+        each query."""
         return scan(self, large.plan_of(None))
 
     def settled(self, rows: DataFrame) -> DataFrame:
-        """The same rows, of one version of each table that they follow, however often they are read."""
+        """Return the same rows, pinned to one version of each followed table."""
         return rows
 
     @abstractmethod
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
-        """Holds the settings while rows of `pinned` are pulled. Afterwards the session is as before."""
+        """Hold the settings while rows of `pinned` are pulled. Afterwards the session has its old settings."""
 
     @abstractmethod
     def pinned_session(self) -> SparkSession:
-        """The session in which SQL text over `pinned` rows is analysed."""
+        """Return the session in which SQL text over `pinned` rows is analysed."""
 
     @abstractmethod
     def scan_files(self, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
-        """All rows of the files: data columns, then partition columns, then on request where each row is
+        """Return all rows of the files: data columns, then partition columns, then on request the address of each row
         (`frames.with_position`)."""
 
     @abstractmethod
     def write_files(
         self, rows: DataFrame, store: LogStore, directory: str, partition_by: Sequence[str], options: Mapping[str, str]
     ) -> list[str]:
-        """Write Parquet files below a directory of the table ("" for the table's own).
+        """Write Parquet files below a directory of the table ("" for the root).
 
-        Returns: The paths of the files of task attempts that count, below the table's root and not URI-encoded.
+        Returns: The paths of the files of committed task attempts, relative to the table's root and not URI-encoded.
         """
 
     @abstractmethod
     def arrow_batches(self, rows: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows as a stream; of classic Spark at most one partition is held at a time."""
+        """Return the rows as a stream. Classic Spark holds at most one partition at a time."""

@@ -1,10 +1,10 @@
 """Work that this package does in Spark's Python workers, on Arrow.
 
-- Files are written where Spark's own writer cannot make those a table needs. Rows cross from the JVM to Python for it,
-  which takes about twice the time of a native write.
-- Files are rewritten: rows never enter the JVM, which takes a fifth of the time of a native scan and write.
-- Structs of `metadata` and `value`, as Arrow has variants, become Spark's own. No function of Spark makes a variant of
-  the two. Rows from Python are variants if their schema says so.
+- It writes files if Spark's own writer cannot make the files that a table needs. Rows then pass from the JVM to Python,
+    which takes about twice the time of a native write.
+- It rewrites files. Rows never enter the JVM, which takes a fifth of the time of a native scan and write.
+- It turns structs of `metadata` and `value`, which are Arrow's variants, into Spark's variants. Spark has no function
+    for this, but accepts variants from Python.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 
 TASK_SCHEMA = StructType((StructField("number", LONG), StructField("task", BINARY)))
-"""One row for each rewrite: its number, and a pickled plan and spec."""
+"""One row for each rewrite, with its number and a pickled plan and spec."""
 
 RESULT_DDL = "number BIGINT, adds BINARY, error BINARY"
 _RESULT_ARROW = pa.schema([("number", pa.int64()), ("adds", pa.binary()), ("error", pa.binary())])
 
 
 def task_writer(spec: WriteSpec) -> BatchFunction:
-    """A function that writes the rows of one task and returns one row about its files."""
+    """Return a function that writes the rows of one task and returns one row about its files."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         relation = LocalRelation(spec.written_schema, lambda: batches)
@@ -61,7 +61,7 @@ def task_writer(spec: WriteSpec) -> BatchFunction:
 
 
 def run_rewrite_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rewrites files for rows of `TASK_SCHEMA` and returns one row about the new files of each."""
+    """Rewrite files for rows of `TASK_SCHEMA`, and return one row about the new files of each."""
     for batch in batches:
         for row in batch.to_pylist():
             plan, spec = pickle.loads(row["task"])
@@ -74,7 +74,8 @@ def _result(number: int, run: Callable[[], pa.Table]) -> pa.RecordBatch:
 
 
 def _outcome(run: Callable[[], pa.Table]) -> tuple[bytes | None, bytes | None]:
-    """The new files as a stream, or the pickled error, because a worker's exception reaches the driver only as text."""
+    """Return the new files as a stream, or the pickled error. A worker's exception would reach the driver only as
+    text."""
     try:
         adds = run()
     except DeltaError as e:
@@ -88,13 +89,14 @@ def _outcome(run: Callable[[], pa.Table]) -> tuple[bytes | None, bytes | None]:
 def written_files(
     spec: WriteSpec, source_json: str, batches: Iterator[pa.RecordBatch]
 ) -> tuple[bytes | None, bytes | None]:
-    """Write the rows of one task, as Spark sends rows of the schema in `source_json`; what `files_of` takes."""
+    """Write the rows of one task, which Spark sends with the schema in `source_json`. Return the input of
+    `files_of`."""
     relation = LocalRelation(parse_schema(source_json), lambda: batches)
     return _outcome(lambda: LocalEngine().write(relation, spec))
 
 
 def files_of(outcomes: Iterable[tuple[bytes | None, bytes | None]]) -> pa.Table:
-    """The files of some tasks, in their order. Raises the error of the first task that failed."""
+    """Return the files of some tasks, in order. Raises the error of the first failed task."""
     adds = [ADD_SCHEMA.empty_table()]
     for written, error in outcomes:
         if error is not None:
@@ -104,16 +106,17 @@ def files_of(outcomes: Iterable[tuple[bytes | None, bytes | None]]) -> pa.Table:
 
 
 def adds_of_results(results: pa.Table) -> pa.Table:
-    """The files of all tasks, in the order of their numbers. Raises the error of the first task that failed."""
+    """Return the files of all tasks, in the order of their numbers. Raises the error of the first failed task."""
     return files_of((row["adds"], row["error"]) for row in results.sort_by("number").to_pylist())
 
 
 def with_variants(rows: DataFrame, target: StructType) -> DataFrame:
-    """The rows, with variants instead of structs where the table has variants. Other rows do not pass through Python.
+    """Return the rows, with variants instead of structs in variant columns of the table. Other rows do not pass through
+    Python.
 
     Raises:
-        SchemaMismatchError: A value is no variant (when rows are pulled).
-        MissingDependencyError: `delta_orch` is not installed on the workers (likewise).
+        SchemaMismatchError: A value is not a variant. Raised when rows are pulled.
+        MissingDependencyError: `delta_orch` is not installed on the workers. Raised when rows are pulled.
     """
     source = parse_schema(rows.schema.json())
     typed = _with_variants(source, target)

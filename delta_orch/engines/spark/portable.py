@@ -1,6 +1,7 @@
-"""Any Spark session, through public DataFrame calls only: Spark Connect, and classic sessions without the bridge.
+"""The host for any Spark session, with public DataFrame calls only: Spark Connect, and classic sessions without the
+bridge.
 
-Spark lists the files of a scan itself. A broadcast join on `_metadata.file_path` brings in the log's partition values.
+Spark lists the files of a scan itself. A broadcast join on `_metadata.file_path` adds the log's partition values.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class PortableHost(SparkHost):
         self._overlay = _SettingsOverlay(session)
 
     def _hide_credentials(self, store: LogStore) -> None:
-        """Stays set: a DataFrame that holds them is sent at each of its actions."""
+        """This setting is not restored, because a DataFrame with such text is sent again at each action."""
         if not store.hadoop_options():
             return
         for setting, ours in HIDDEN.items():
@@ -90,10 +91,10 @@ class PortableHost(SparkHost):
         return self.session
 
     def settled(self, rows: DataFrame) -> DataFrame:
-        """The same rows, planned under the user's settings: his expressions mean what they mean outside of a verb,
-        which runs under settings of ours. The executors keep the rows, once they are pulled: Spark has no other way to
-        keep a plan."""
-        # No session has ours of variables, and few put any into the text of their expressions.
+        """Return the same rows, planned under the user's settings, so that the user's expressions keep their meaning
+        inside a verb. The executors keep the rows after they are pulled, because Spark has no other way to keep a
+        plan."""
+        # The setting for variables is not compared, because few expressions contain variables.
         theirs = self._overlay.of_user(ANALYSIS_SETTINGS)
         if str(theirs[_ZONE]).lower() in UTC_NAMES:
             theirs[_ZONE] = ANALYSIS_SETTINGS[_ZONE]
@@ -103,15 +104,16 @@ class PortableHost(SparkHost):
             return rows.localCheckpoint(eager=False)
 
     def analysed_scan(self, plan: ScanPlan, build: Callable[[ScanPlan], DataFrame]) -> DataFrame:
-        """A Connect session gets no request before rows are read, because it would list all the files for each answer.
+        """Return the rows of the files. A Connect session gets no request before rows are read, because it would list
+        all files for each answer.
 
         Raises:
-            MissingFileError: Spark's listing would leave out a file by its name.
+            MissingFileError: Spark's listing would ignore a file because of its name.
             UnsupportedError: The session would replace a column's name by another text.
         """
         if "${" in type_sql(plan.schema) and self.session.conf.get(_SUBSTITUTES, "true") == "true":
             raise UnsupportedError(
-                "A column's name holds ${, behind which this Spark session looks for a variable",
+                "A column's name contains ${, which this Spark session replaces by a variable",
                 remedy=f"Set {_SUBSTITUTES} to false, or read the table in process",
             )
         hidden = plan.files.filter(pc.match_substring_regex(FileTable(plan.files).path, _MAYBE_HIDDEN))
@@ -125,7 +127,7 @@ class PortableHost(SparkHost):
 
         frame = ScanFrame(self.session, plan, build)
         if plan.where is not None and is_opaque(plan.where):
-            # Errors of its text are found without rows.
+            # Errors in the SQL text are raised without reading rows.
             _ = frame.schema
         return frame
 
@@ -141,19 +143,20 @@ class PortableHost(SparkHost):
             files.store.ensure_regular([files.store.resolve(path) for path in here])
         self._hide_credentials(files.store)
         reader = self.session.read.schema(spark_schema(files.data_schema)).options(**read_options(files))
-        # Directory names are not columns, and brackets and stars are letters. (The option `__globPaths__` would say the
-        # latter too, but Connect folds its case on the way and Spark then does not know it.)
+        # Directory names do not become columns, and brackets and stars are plain characters. The option `__globPaths__`
+        # would do the latter too, but Connect changes its case, and Spark then ignores it.
         rows = reader.option("recursiveFileLookup", "true").parquet(*[_GLOB.sub(r"\\\g<0>", path) for path in paths])
         if positioned:
             rows = with_position(rows)
         return self._join_partitions(files, rows, paths, positioned) if len(files.partition_schema) else rows
 
     def _join_partitions(self, files: ScanFiles, rows: DataFrame, paths: list[str], positioned: bool) -> DataFrame:
-        """A left join: if a key ever did not match, the row stays and its partition column raises. An inner join would
-        lose the row."""
+        """Add the partition values by a left join. If a key does not match, the row stays and its partition column
+        raises an error. An inner join would lose the row."""
         data = [quote_identifier(name) for name in files.data_schema.names]
         positions = [f.name for f in POSITION_FIELDS] if positioned else []
-        # Columns go by name: `rows[name]` would ask the server, which lists the files.
+        # Columns are referred to by name, because `rows[name]` would send a request, and the server would list the
+        # files.
         if positioned:
             keyed = rows.selectExpr(*data, *positions, f"{FILE_COLUMN} AS {_LEFT_KEY}")
         else:
@@ -161,7 +164,7 @@ class PortableHost(SparkHost):
         schema = StructType((*_KEY_FIELDS, *files.partition_schema))
         table = _lookup_table(files, [_uri(path) for path in paths], schema)
         lookup = arrow_to_frame(self.session, table, schema).hint("broadcast")
-        # A join on one name for both would hide `_metadata`.
+        # A join on the same name in both sides would hide `_metadata`.
         joined = keyed.join(lookup, keyed[_LEFT_KEY] == lookup[_KEY], "left")
         partition = [
             f"CASE WHEN {_FOUND} THEN {name} ELSE raise_error(concat('delta_orch: no partition values for ', "
@@ -174,12 +177,12 @@ class PortableHost(SparkHost):
         self, rows: DataFrame, store: LogStore, directory: str, partition_by: Sequence[str], options: Mapping[str, str]
     ) -> list[str]:
         self._hide_credentials(store)
-        # A directory of its own: the files that Spark's job committed are exactly those in it.
+        # Each write has its own directory, so the files that Spark's job committed are exactly those in it.
         own = f"{directory}/write-{uuid.uuid4()}".lstrip("/")
         writer = rows.write.mode("error").options(**options)
         if partition_by:
             writer = writer.partitionBy(*partition_by)
-        # Hadoop's `Path(String)` takes no URI encoding: `a%20b` would be another directory than `a b`.
+        # Hadoop's `Path(String)` does not decode URIs, so `a%20b` and `a b` are different directories.
         writer.parquet(f"{unquote(hadoop_root(store))}/{own}")
         return [
             meta.path
@@ -203,7 +206,7 @@ def _decoded_paths(files: ScanFiles) -> list[str]:
 
 
 def _decoded_path(root: str, log_path: str) -> str:
-    """The full path as Hadoop's `Path(String)` takes it: with scheme, without URI encoding."""
+    """Return the full path for Hadoop's `Path(String)`, with a scheme and without URI encoding."""
     path = decode_path(log_path)
     if not is_absolute(log_path):
         return f"{root}/{path}"
@@ -215,7 +218,8 @@ def _decoded_path(root: str, log_path: str) -> str:
 
 
 def _uri(path: str) -> str:
-    """A full path as Spark spells it in `_metadata.file_path`: as Java's `URI` quotes, and without detours."""
+    """Return a full path as Spark spells it in `_metadata.file_path`: quoted as by Java's `URI`, without `.` and
+    `..`."""
     scheme, _, rest = path.partition(":")
     authority, slash, key = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
     place = f"//{authority}" if authority else ""
@@ -229,7 +233,7 @@ def _lookup_table(files: ScanFiles, uris: list[str], schema: StructType) -> pa.T
 
 
 class _SettingsOverlay:
-    """Settings on a session as long as anyone holds them. The last holder restores the values from before."""
+    """The settings on a session while at least one thread holds them. The last holder restores the old values."""
 
     def __init__(self, session: SparkSession) -> None:
         self._conf = session.conf
@@ -266,29 +270,30 @@ class _SettingsOverlay:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """The user's own settings, once nobody holds others. Another holder waits for the end of the block.
+        """Run the block under the user's own settings, when no other thread holds settings. Other holders wait for the
+        end of the block.
 
-        Raises UnsupportedError: This thread holds some itself, or another one for very long.
+        Raises UnsupportedError if this thread holds settings, or if another thread holds them too long.
         """
         with self._lock:
             is_own = self._before and self._threads[threading.get_ident()]
             if is_own or not self._lock.wait_for(lambda: not self._before, _PATIENCE_S):
                 raise UnsupportedError(
                     "The DataFrame cannot be read under the settings of its session",
-                    cause="Another read or write of the session is under way, which has settings of its own",
-                    remedy="End it first, use a session for each thread, or set spark.sql.session.timeZone to UTC and "
+                    cause="Another read or write of the session is under way, with different settings",
+                    remedy="Finish it first, use one session per thread, or set spark.sql.session.timeZone to UTC and "
                     "leave ANSI on",
                 )
             yield
 
     def of_user(self, keys: Iterable[str]) -> dict[str, str | None]:
-        """The user's value of the setting, or its default."""
+        """Return the user's value of the setting, or its default."""
         with self._lock:
             now = self._conf.getAll
             return {key: self._before.get(key, now.get(key)) or self._default(key) for key in keys}
 
     def _default(self, key: str) -> str | None:
-        """The value if the user has set none. It is fetched once, because each call is a round trip."""
+        """Return the default value. It is fetched once, because each call is a round trip."""
         if key in DEFAULTS:
             return DEFAULTS[key]
         if key not in self._defaults:

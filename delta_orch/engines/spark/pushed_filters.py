@@ -37,15 +37,15 @@ from delta_orch.protocol.types import (
 logger = logging.getLogger(__name__)
 
 FilterNode = Any
-"""JSON, one array per node; see `FilterText.java`."""
+"""A node of the filter JSON, one array per node. See `FilterText.java`."""
 
 _UNKNOWN = Opaque("", ())
-"""True, false or null, whatever the row."""
+"""A constant condition: true, false or null for every row."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterReader:
-    """Reads filters that Spark sends.
+    """Parses filters that Spark sends.
 
     Attributes:
         names: The columns as the filters name them.
@@ -56,10 +56,10 @@ class FilterReader:
     schema: StructType
 
     def parse(self, text: str) -> Expression | None:
-        """The filters over the table's columns; None if none of them is understood.
+        """Return the filters over the table's columns. None if no filter is supported.
 
         Args:
-            text: What `FilterText.java` writes.
+            text: The output of `FilterText.java`.
         """
         try:
             nodes = orjson.loads(text)
@@ -68,7 +68,7 @@ class FilterReader:
         return self.predicate(nodes)
 
     def predicate(self, nodes: Sequence[FilterNode]) -> Expression | None:
-        """As `parse`, of the nodes themselves."""
+        """Return the filters as `parse` does, from parsed nodes."""
         parts = [part for part in map(self._node, nodes) if part != _UNKNOWN]
         try:
             return bounded(conjunction(*parts)) if parts else None
@@ -115,7 +115,7 @@ class FilterReader:
         return In(column, constants) if len(constants) == len(literals) else _UNKNOWN
 
     def _column(self, path: Sequence[str]) -> tuple[Column, DataType] | None:
-        """A column by its names in files; None if the table does not have it."""
+        """Return a column by its name in files. None if the table does not have it."""
         logical: list[str] = []
         names: DataType = self.names
         schema: DataType = self.schema
@@ -134,12 +134,13 @@ class FilterReader:
 class PushedFilters(FilterReader):
     """Filters from the JVM, applied to the files of one scan when a query is planned; `names` are those in the files.
 
-    The JVM calls `apply`, and keeps this object while a plan with the scan exists; so it holds no session.
+    The JVM calls `apply`, and keeps this object while a plan with the scan exists. So the object must not hold a
+    session.
 
     Attributes:
-        uri: Of the table, for messages.
+        uri: The location of the table, for messages.
         prune: See `ScanPlan.prune`.
-        paths: Of the scan's files.
+        paths: The paths of the scan's files.
     """
 
     uri: str
@@ -150,21 +151,22 @@ class PushedFilters(FilterReader):
         implements: ClassVar[list[str]] = ["java.util.function.Function"]
 
     def apply(self, text: str) -> bytes | None:
-        """As `kept`, `row_counts` for empty text, or `extremes` of the column after a `=`. None too if the log can no
-        longer be read, e.g. because a checkpoint was cleaned up."""
+        """Return `kept` for filters, `row_counts` for an empty text, or `extremes` for a column name after `=`. None if
+        the log can no longer be read, for example because a checkpoint was cleaned up."""
         try:
             if text.startswith("="):
                 return self.extremes(text[1:])
             return self.kept(text) if text else self.row_counts()
         except DeltaError as e:
-            logger.warning("Reading all files of %s: its log can no longer be read: %s", self.uri, e)
+            logger.warning("All files of %s are read, because its log can no longer be read: %s", self.uri, e)
             return None
 
     def kept(self, text: str) -> bytes | None:
-        """One bit for each file, lowest first, clear if the file has no matching row; None if all files are kept.
+        """Return one bit for each file, lowest first. The bit is clear if the file has no matching row. None if all
+        files are kept.
 
         Args:
-            text: What `FilterText.java` writes.
+            text: The output of `FilterText.java`.
 
         Raises as `ScanPlan.prune`.
         """
@@ -179,7 +181,8 @@ class PushedFilters(FilterReader):
         return np.packbits(kept.to_numpy(), bitorder="little").tobytes()
 
     def row_counts(self) -> bytes | None:
-        """The rows of each file, eight bytes each, -1 where nobody knows; None if the log names a file twice."""
+        """Return the number of rows of each file, eight bytes each, or -1 if it is unknown. None if the log names a
+        file twice."""
         answer = self.prune(None)
         paths = FileTable(answer).path
         if pc.count_distinct(paths).as_py() < len(paths):
@@ -189,8 +192,9 @@ class PushedFilters(FilterReader):
         return numbers
 
     def extremes(self, name: str) -> bytes | None:
-        """A byte a file: 0 if nobody knows the extremes of a column exactly, 1 if it has values, 2 if all are null.
-        Then the smallest of each file, then the greatest, eight bytes each. None if no statistics are known.
+        """Return one byte for each file: 0 if the exact extremes of the column are unknown, 1 if it has values, 2 if
+        all values are null. The least values of the files follow, then the greatest, eight bytes each. None if there
+        are no statistics.
 
         Args:
             name: The column, as the files name it.

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 LARGE = 500_000
-"""Files. Of fewer, one list for all queries of a session is cheaper than a list for each query."""
+"""A number of files. For fewer files, one list for all queries of a session is cheaper than one list per query."""
 
 
 def is_large(snapshot: Snapshot) -> bool:
-    """Whether a snapshot may have more than `LARGE` files, going by the footers of its checkpoint."""
+    """Whether a snapshot may have more than `LARGE` files, by the footers of its checkpoint."""
     return snapshot.most_files() > LARGE
 
 
@@ -37,10 +37,10 @@ class LargeScan:
     """The scan of a snapshot, planned for the filters of each query. Safe to share between threads.
 
     Attributes:
-        snapshot: The version.
+        snapshot: The version to scan.
         where: The scan's own predicate.
-        plan_with: The scan of the files that a function gives; that is called with the columns that are needed.
-        pruning: Looks at no other files than those that a predicate leaves.
+        plan_with: Makes the scan of the files that a function returns. The function is called with the needed columns.
+        pruning: Returns the files that a predicate does not exclude.
     """
 
     snapshot: Snapshot
@@ -50,17 +50,17 @@ class LargeScan:
 
     @property
     def schema(self) -> StructType:
-        """The columns that filters may name."""
+        """The columns that filters may use."""
         return self.snapshot.schema
 
     def plan_of(self, filters: Expression | None) -> ScanPlan:
-        """The scan without files that have no row after the filters. Raises as `Snapshot.files`."""
+        """Return the scan without files that the filters exclude. Raises as `Snapshot.files`."""
         where = filters if self.where is None else conjunction(self.where, filters)
         plan = self.plan_with(lambda columns: self.snapshot.files(columns, where))
         return replace(plan, prune=self.pruning(where))
 
     def plan_of_rows(self, count: int) -> ScanPlan:
-        """The scan of some of the files, which have so many rows together; of all where nobody knows. Raises as
+        """Return the scan of enough files for a number of rows. It has all files if row counts are unknown. Raises as
         `plan_of`."""
         if self.where is not None:
             return self.plan_of(None)
@@ -94,15 +94,15 @@ class Planned(Protocol):
 
 
 class FollowedScan:
-    """The rows of one table, version after version. Safe to share between threads.
+    """The rows of a table at its newest version. Safe to share between threads.
 
     Args:
         snapshot: The version to begin with.
-        make: The scan of a version: the columns that it names, in SQL.
+        make: Makes the scan of a version.
 
     Attributes:
-        uri: Of the table.
-        plan: Of the scan at first.
+        uri: The location of the table.
+        plan: The plan of the first scan.
     """
 
     def __init__(self, snapshot: Snapshot, scan: Planned, make: Callable[[Snapshot, list[str]], Planned]) -> None:
@@ -114,15 +114,15 @@ class FollowedScan:
         self.plan = scan.plan()
 
     def newest_version(self) -> int:
-        """The newest version. Raises as `TableLog.snapshot`."""
+        """Return the newest version. Raises as `TableLog.snapshot`."""
         self._known = self._log.newest(self._known)
         return self._known.version
 
     def plan_of(self, version: int) -> ScanPlan:
-        """The scan of a version.
+        """Return the scan of a version.
 
         Raises:
-            SchemaMismatchError: Its columns are not what they were.
+            SchemaMismatchError: The columns changed.
             Otherwise as `TableLog.snapshot`, or as a new scan.
         """
         cached = self._known
@@ -138,8 +138,8 @@ class FollowedScan:
 
     def _changed(self, version: int, cause: str) -> SchemaMismatchError:
         return SchemaMismatchError(
-            f"Version {version} changed columns that a DataFrame has which follows the table",
+            f"Version {version} changed columns of a DataFrame that follows the table",
             cause=cause,
-            remedy="Make the DataFrame, or the view, again",
+            remedy="Create the DataFrame or the view again",
             version=version,
         )

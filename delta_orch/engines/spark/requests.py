@@ -1,7 +1,7 @@
 """Requests that take more than one query of Spark: rows evaluated once, sets of rows, an order along a curve.
 
-`bitmap_construct_agg` makes 4 KiB of bits for 32768 neighbouring positions where the rows are. Only these bits reach
-the driver, for any number of rows. Python workers are not used.
+`bitmap_construct_agg` makes 4 KiB of bits for 32768 neighbouring positions on the executors. Only these bits reach the
+driver, for any number of rows. Python workers are not used.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 
 
 _BITS = 32_768
-"""How many positions a bitmap of Spark's has room for."""
+"""The number of positions in one bitmap of Spark."""
 
 
 @contextmanager
 def evaluated(host: SparkHost, rows: DataFrame) -> Iterator[DataFrame]:
-    """See `Engine.evaluated`. The rows are in the executors' memory and on their disks. Where an executor is lost they
-    are gone, and the write fails: a cache would compute them again, perhaps otherwise."""
+    """Evaluate rows once. See `Engine.evaluated`. The executors hold them in memory and on disk. If an executor is
+    lost, the write fails. A cache would compute the rows again, perhaps with another result."""
     with spark_errors("evaluate the rows that change", is_query=True), host.settings(ANALYSIS_SETTINGS):
         kept = host.pinned(rows, ANALYSIS_SETTINGS).localCheckpoint(eager=True)
     try:
         yield host.unpinned(kept)
     finally:
-        # Spark lets go of the blocks once nobody holds the DataFrame.
+        # Spark deletes the blocks when the DataFrame is garbage-collected.
         del kept
         gc.collect(0)
 
 
 def row_set_query(kind: str, file_number: str, row_position: str) -> str:
-    """The query over `rows` whose answer `gather_bitmaps` takes."""
+    """Return the query over `rows` whose result is the input of `gather_bitmaps`."""
     kind, file, row = map(quote_identifier, (kind, file_number, row_position))
     return (
         f"SELECT {kind} AS kind, {file} AS file, {row} DIV {_BITS} AS bucket, "
@@ -58,7 +58,7 @@ def row_set_query(kind: str, file_number: str, row_position: str) -> str:
 
 
 def gather_bitmaps(batches: pa.RecordBatchReader) -> dict[RowKey, RowSet]:
-    """See `Engine.row_sets`."""
+    """Return the addressed rows of files. See `Engine.row_sets`."""
     row_sets: dict[RowKey, RowSet] = {}
     for batch in batches:
         for row in batch.to_pylist():
@@ -79,10 +79,10 @@ def along_curve(
     num_rows: int | None,
     num_files: int,
 ) -> DataFrame:
-    """See `Engine.along_curve`. The driver collects only a sample of the columns.
+    """Order rows along a curve. See `Engine.along_curve`. The driver collects only a sample of the columns.
 
-    The ranges of a column are told apart by a tree of comparisons, which Spark compiles. The places of the cells come
-    by a join with a small table.
+    A tree of comparisons, which Spark compiles, finds the range of a value. A join with a small table adds the position
+    of each cell on the curve.
     """
     names = [".".join(map(quote_identifier, path)) for path, _ in columns]
     with spark_errors("order the rows"):
@@ -107,7 +107,7 @@ def along_curve(
 
 
 def _range(name: str, bounds: Sequence[str]) -> str:
-    """The number of the range that a value lies in, as SQL: 0 for null."""
+    """Return SQL for the number of the range of a value, 0 for null."""
 
     def below(start: int, stop: int) -> str:
         if start == stop:

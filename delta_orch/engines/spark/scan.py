@@ -1,8 +1,8 @@
 """The rows of a scan plan as a DataFrame: file scans, deletion vectors, the table's own column names, filters.
 
-Deletion vectors become 64-bit words, a row a file, broadcast into the condition of an anti-join. A bitmap as a column
-of the joined rows would travel with each of them; in the condition of an anti-join it does not. What finds it is a
-number that each file of the scan has like a partition value: a path would have to be hashed for every row.
+Deletion vectors become 64-bit words, a row a file, broadcast into the condition of an anti-join. As a column of the
+joined rows, a bitmap would be copied with each row. In the condition of an anti-join it is not. Each file of the scan
+has a number, like a partition value, by which the join finds the bitmap. A path would have to be hashed for every row.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ if TYPE_CHECKING:
 _VECTOR_FILE = "delta_orch_vector_file"
 _WORDS = "delta_orch_vector_words"
 _LIKELY_ROWS = 1 << 26
-"""Up to this sum, vectors are believed that the rows exist which they mark last: their words take 8 MiB. A vector of a
-few bytes can mark a row that no file has, and the bits before it would fill the memory."""
+"""Up to this sum of last positions, deletion vectors are trusted. Their words take 8 MiB. A damaged vector of a few
+bytes can mark a very large position, and the bits before it would fill the memory."""
 _OWN_NAMES = (NUMBER_COLUMN, FILE_COLUMN, POSITION_COLUMN, ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION)
-"""The columns that a scan adds to those of files if positions are requested."""
+"""The columns that a scan adds to the columns of files if positions are requested."""
 _VECTOR_SCHEMA = StructType((StructField(_VECTOR_FILE, LONG), StructField(_WORDS, ArrayType(LONG))))
 
 _ZONE = "spark.sql.session.timeZone"
@@ -87,7 +87,7 @@ _MAKES_INSTANTS = re.compile("timestamp|unixtime|_unix", re.IGNORECASE)
 
 
 def scan_rows(host: SparkHost, plan: ScanPlan) -> DataFrame:
-    """See `SparkEngine.scan`."""
+    """Return the rows of a plan. See `SparkEngine.scan`."""
     names = plan.schema.names if plan.columns is None else plan.columns
     missing = [name for name in names if plan.schema.find(name) is None]
     if missing:
@@ -123,7 +123,8 @@ def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame
 
 
 def _declared(host: SparkHost, field: StructField, has_chars: bool) -> Column:
-    """A column. Beside a constant or another `char` Spark fills up what is shorter, as in a table of its own."""
+    """Return a column. In comparisons with a constant or another `char`, Spark pads the shorter text, as in its own
+    tables."""
     column = sql_functions(host.session).col(quote_identifier(field.name))
     if not has_chars:
         return column
@@ -135,14 +136,14 @@ def _holds_struct(field: StructField) -> bool:
 
 
 def _loses_structs(host: SparkHost) -> bool:
-    """Whether this Spark reads a struct as null where a file has none of the fields that a query asks for."""
+    """Whether this Spark reads a struct as null if a file has none of the requested fields."""
     version = tuple(map(int, host.session.version.split(".")[:2]))
     return version < (4, 1) or host.session.conf.get(_NULL_STRUCTS) == "true"
 
 
 def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
-    """The rows that no deletion vector marks, under the names files have, positioned under row tracking and where
-    addresses are wanted. Only files with a deletion vector pay for it."""
+    """Return the rows that no deletion vector marks, with their names in files. Rows have positions if row tracking or
+    addresses need them. Only files with a deletion vector have the extra cost."""
     tracked = bool(plan.made_columns)
     vectors = FileTable(plan.files).deletion_vector if "deletion_vector" in plan.files.column_names else None
     if vectors is None or vectors.null_count == len(vectors):
@@ -161,12 +162,13 @@ def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
 
 
 def _ensure_own_names_are_free(names: StructType) -> None:
-    """Raise InvalidRequestError where a column of the files is called like one that the scan adds."""
+    """Raise InvalidRequestError if a column of the files has the name of a column that the scan adds."""
     if clashes := [name for name in _OWN_NAMES if names.find(name) is not None]:
         raise InvalidRequestError(
-            f"The table has a column {clashes[0]!r}, a name that this package reserves while Spark reads",
-            cause="The table has deletion vectors, or the scan asks for row ids or is to change rows",
-            remedy='Use engine="local", or write the table anew with another name for the column',
+            f"The table has a column {clashes[0]!r}, but this package reserves the name for scans on Spark",
+            cause="The scan adds such a column, because the table has deletion vectors, or because row ids or "
+            "addresses are needed",
+            remedy='Use engine="local", or write the table again with another name for the column',
             column=clashes[0],
         )
 
@@ -182,7 +184,7 @@ def _without_marked(host: SparkHost, positioned: DataFrame, vectors: pa.Table) -
 
 
 def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:
-    """The vectors of files that all have one, in `_VECTOR_SCHEMA`.
+    """Return the deletion vectors of files, in `_VECTOR_SCHEMA`. Each file must have one.
 
     Raises MissingFileError, CorruptDeletionVectorError, TableError: A vector, or its file, cannot be read.
     """
@@ -203,7 +205,7 @@ def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:
 
 
 def _words(rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Bits as signed 64-bit words: bit r % 64 of word r / 64 is set for each row r."""
+    """Return bits as signed 64-bit words. For each row r, bit r % 64 of word r / 64 is set."""
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
     bits = np.zeros((int(rows[-1]) // 64 + 1) * 64, dtype=np.uint8)
@@ -212,7 +214,7 @@ def _words(rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 
 def _table_columns(plan: ScanPlan, names: StructType, whole: bool, chars: Mapping[str, Places]) -> Iterator[str]:
-    """A SELECT list over the rows of the files: every column of the table under its logical name, at every level.
+    """Return a SELECT list over the rows of the files, with the logical names of all columns and fields.
 
     Void columns, which no file holds, are added (PROTOCOL, "Primitive Types").
 
@@ -240,8 +242,8 @@ def _table_columns(plan: ScanPlan, names: StructType, whole: bool, chars: Mappin
 
 
 def _tracked_sql(files: pa.Table, tracking: RowTracking, name: str) -> str:
-    """A column of row tracking over positioned rows (PROTOCOL, "Reader Requirements for Row Tracking"). A row without a
-    value in the log raises."""
+    """Return a column of row tracking over positioned rows (PROTOCOL, "Reader Requirements for Row Tracking"). A row
+    without a value in the log raises an error."""
     if name == tracking.row_id:
         stored, default, in_log = tracking.materialized_row_id, f"{BASE_ROW_ID} + {POSITION_COLUMN}", "base_row_id"
     else:
@@ -259,9 +261,9 @@ def _renamed_sql(value: str, physical: DataType, logical: DataType, depth: int =
     """The value with the table's names inside, and with timestamps where the file has nanoseconds. Structs are split,
     so that Spark still reads only their requested fields.
 
-    Floats go through an expression that changes nothing. It keeps Spark from holding its filters against the bounds in
-    Parquet's footers: to Spark NaN is above every number, while most writers leave it out of the maximum (arrow-cpp,
-    arrow-rs), and rows would be lost.
+    Floats go through an expression that changes nothing. It prevents Spark from comparing filters with the bounds in
+    Parquet's footers. For Spark, NaN is greater than every number, but most writers (arrow-cpp, arrow-rs) ignore NaN in
+    the maximum, so rows would be lost.
     """
     if physical in (FLOAT, DOUBLE):
         return f"nanvl({value}, CAST('NaN' AS {type_sql(physical)}))"
@@ -292,7 +294,7 @@ def _renamed_sql(value: str, physical: DataType, logical: DataType, depth: int =
 
 
 def _filled_sql(value: str, data_type: DataType, places: Places, depth: int = 0) -> str:
-    """The value with texts declared `char(n)` filled up with spaces."""
+    """Return the value with `char(n)` texts padded with spaces."""
     if not places:
         return value
     if () in places:
@@ -318,20 +320,21 @@ def _filled_sql(value: str, data_type: DataType, places: Places, depth: int = 0)
 
 
 def _has_float_field(data_type: DataType) -> bool:
-    """Whether a struct has a float that filters may look at: what is in arrays and maps is out of their reach."""
+    """Whether a struct has a float that filters may use. They cannot use floats inside arrays and maps."""
     if not isinstance(data_type, StructType):
         return data_type in (FLOAT, DOUBLE)
     return any(_has_float_field(f.data_type) for f in data_type)
 
 
 def _holds_nanoseconds(in_file: DataType, data_type: DataType) -> bool:
-    """Whether a part is read as nanoseconds and is to be a timestamp."""
+    """Whether a part is read as nanoseconds and must become a timestamp."""
     pairs = zip(types_of(in_file), types_of(data_type), strict=True)
     return any(by == LONG and to in (TIMESTAMP, TIMESTAMP_NTZ) for by, to in pairs)
 
 
 def _timestamp_sql(nanoseconds: str, data_type: DataType) -> str:
-    """Nanoseconds since the epoch as a timestamp of either kind, rounded down, whatever the session's time zone."""
+    """Return nanoseconds since the epoch as a timestamp of either kind, rounded down, independent of the session's time
+    zone."""
     micros = f"({nanoseconds} DIV 1000 - CASE WHEN {nanoseconds} % 1000 < 0 THEN 1 ELSE 0 END)"
     return f"timestamp_micros({micros})" if data_type == TIMESTAMP else timestamp_ntz_sql(micros)
 
@@ -342,7 +345,7 @@ def ensure_zone_does_not_matter(
     """Refuse expressions that the session would evaluate in another zone than UTC. Only text that delta_orch does not
     take apart is in question: constants of other predicates say their zone.
 
-    Raises UnsupportedExpressionError: The session's zone is not UTC, and the text looks at instants.
+    Raises UnsupportedExpressionError: The session's time zone is not UTC, and the text uses timestamps.
     """
     if host.is_time_zone_pinned:
         return
@@ -350,8 +353,8 @@ def ensure_zone_does_not_matter(
     texts = [t for part in parts if _looks_at_instants(part, t := to_spark_sql(part), schema())]
     if texts and (zone := host.session.conf.get(_ZONE)).lower() not in UTC_NAMES:
         raise UnsupportedExpressionError(
-            f"The session's time zone {zone} would change what {texts[0]!r} means",
-            cause="Predicates of a scan are evaluated in UTC, and this Spark session has one time zone for everything",
+            f"The session's time zone {zone} would change the meaning of {texts[0]!r}",
+            cause="Predicates of a scan are evaluated in UTC, but this Spark session has only one time zone",
             remedy=f'Set {_ZONE} to "UTC" while the rows are read, or filter the DataFrame instead of the scan',
             expression=texts[0],
         )

@@ -1,4 +1,4 @@
-"""A scan plan as Spark needs it: typed partition values, and files that refer to them.
+"""Turns a scan plan into the form that Spark needs: typed partition values, and files that refer to them.
 
 The log's facts about one file, such as the id of its first row, are carried like a partition value: a constant of the
     file.
@@ -52,7 +52,7 @@ BASE_ROW_ID = "delta_orch_base_row_id"
 COMMIT_VERSION = "delta_orch_default_row_commit_version"
 ADDRESS_FILE = "delta_orch_address_file"
 _SMALLEST_BYTES, _LIKELY_BYTES = 64, 16 << 30
-"""Between them, the log is believed. An empty Parquet file of one column has more than 100 bytes."""
+"""Sizes in this range are trusted. An empty Parquet file of one column has more than 100 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class ScanFiles:
     Attributes:
         store: The table's store.
         root_uri: The table's directory for Hadoop.
-        data_schema: The columns in the files; all nullable, without the log's column metadata.
+        data_schema: The columns in the files, all nullable and without the log's column metadata.
         partition_schema: The columns that come from the log: partition columns, then constants of a file.
-        partitions: One row a distinct partition, columns and Arrow types of `partition_schema`.
-        partition_index: For each file its row in `partitions`; int64.
+        partitions: One row for each distinct partition, with the columns and Arrow types of `partition_schema`.
+        partition_index: The row in `partitions` of each file, int64.
         files: `path`, `size`, `modification_time`.
-        pushed: Leaves out files by the filters of the query that runs the scan; None where nothing can tell which.
+        pushed: Excludes files by the filters of the running query. None if that is not possible.
     """
 
     store: LogStore
@@ -79,15 +79,15 @@ class ScanFiles:
     files: pa.Table
     pushed: PushedFilters | None = None
     key: tuple[object, ...] = ()
-    """Of all scans of a snapshot, those with the same key have the same files."""
+    """Return the key of the files. Scans of a snapshot with the same key have the same files."""
 
 
 def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -> ScanFiles:
-    """Prepare the files of a scan. Nothing is read from them, listed or started.
+    """Prepare the files of a scan. Nothing is read or listed, and no Spark job starts.
 
     Args:
-        plan: What to scan. Deletion vectors are ignored.
-        names: Its columns as the files name them, in the order of its schema (`file_names`).
+        plan: The plan to scan. Deletion vectors are ignored.
+        names: The columns with their names in files, in the order of the schema (`file_names`).
         numbered: Give each row the number of its file in the plan, in `NUMBER_COLUMN`.
 
     Raises:
@@ -103,7 +103,7 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
     partitions, index = distinct_partitions(plan.files, partition_schema, [physical_name(field) for field in fields])
     constants = _file_constants(plan, numbered)
     if constants:
-        # Each file is then its own partition.
+        # With this column, each file is its own partition.
         columns = [*(column.take(index) for column in partitions.columns), *constants.values()]
         partitions = pa.Table.from_arrays(columns, names=[*partitions.column_names, *constants])
         index = int64_range(0, plan.files.num_rows)
@@ -124,7 +124,7 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
 
 
 def _digest(files: pa.Table) -> bytes:
-    """Which files these are: a scan may have been cut into tasks."""
+    """Return a key for these files. A scan may have been split into tasks."""
     paths = pa.RecordBatch.from_arrays([one_chunk(FileTable(files).path)], names=["path"])
     return blake2b(paths.serialize()).digest()
 
@@ -142,7 +142,7 @@ def _file_constants(plan: ScanPlan, numbered: bool) -> dict[str, pa.Array | pa.C
 
 
 def _stored_fields(plan: ScanPlan, plain: StructType) -> Iterator[StructField]:
-    """The columns to read from files, the materialized ones of row tracking last."""
+    """Return the columns to read from files, with the materialized columns of row tracking last."""
     tracking = plan.row_tracking
     elsewhere = {field_of(plan.schema, name).name for name in plan.partition_columns}
     elsewhere.update(plan.made_columns)
@@ -156,11 +156,11 @@ def _stored_fields(plan: ScanPlan, plain: StructType) -> Iterator[StructField]:
 
 
 def _with_sizes(plan: ScanPlan) -> pa.Table:
-    """The files, with sizes that Spark can rely on.
+    """Return the files with reliable sizes.
 
-    Spark passes over row groups behind the size that it is told, and cuts a size of petabytes into millions of pieces,
-    which fill the driver's memory. So the store is asked where the log has a size that no file is likely to have, or
-    where what is read replaces the files. On a local file system `LogFileIndex.java` looks at each file anyway.
+    Spark skips row groups beyond the given size, and splits a size of petabytes into millions of pieces, which fill the
+    driver's memory. So the size is read from the store if the log has an unlikely size, or if the rows that are read
+    replace the files. On a local file system, `LogFileIndex.java` checks each file anyway.
     """
     files = plan.files.select(["path", "size", "modification_time"])
     sizes = pc.fill_null(one_chunk(FileTable(files).size), 0)
@@ -180,11 +180,11 @@ def _with_sizes(plan: ScanPlan) -> pa.Table:
 
 
 def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
-    """Refuse paths that lead out of the table, by the store's own rule.
+    """Refuse paths outside the table, by the rule of the store.
 
-    Spark itself would open every scheme that Hadoop knows, `http` among them.
+    Spark itself would open every scheme that Hadoop supports, including `http`.
     """
-    # An encoded dot counts as well. All are rare, so that each path is checked by itself.
+    # An encoded dot counts as well. Such paths are rare, so each of them is checked separately.
     suspicious = pc.match_substring_regex(paths, r"\.\.|%2[eE]|^/|^[A-Za-z][A-Za-z0-9+.-]*:")
     if store.external_paths is not None:
         suspicious = pc.is_valid(paths)
@@ -193,14 +193,14 @@ def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
 
 
 def hadoop_root(store: LogStore) -> str:
-    """The table's directory as Hadoop spells it, URI-encoded.
+    """Return the table's directory as Hadoop spells it, URI-encoded.
 
-    Raises UnsupportedStoreError where no Spark executor could open it.
+    Raises UnsupportedStoreError if Spark executors cannot open it.
     """
     if store.uri.startswith("memory:"):
         raise UnsupportedStoreError(
             f"Spark cannot read or write {store.uri}",
-            cause="It exists in the memory of this Python process only",
+            cause="The table is in the memory of this Python process",
             remedy="Use a local directory, or the local engine",
             uri=store.uri,
         )
@@ -215,8 +215,8 @@ def hadoop_root(store: LogStore) -> str:
 def distinct_partitions(
     files: pa.Table, partition_schema: StructType, keys: Sequence[str]
 ) -> tuple[pa.Table, pa.Array]:
-    """The distinct partitions of some files, typed, and for each file which of them it is in. `keys` are the names that
-    the columns have in the log."""
+    """Return the distinct partitions of some files, typed, and the partition of each file. `keys` are the names of the
+    columns in the log."""
     if not len(partition_schema):
         of_all = longs_from_numpy(np.zeros(files.num_rows, np.int64))
         return pa.Table.from_arrays([], schema=pa.schema([])), of_all
@@ -253,11 +253,10 @@ _INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 
 
 def scans_by_name(plan: ScanPlan) -> Iterator[tuple[ScanPlan, StructType]]:
-    """The plan in parts, each with its columns as its files name them and in the types to read them in, in the table's
-    order.
+    """Split the plan into parts. Each part has its columns with the names and types in its files, in the table's order.
 
     Raises:
-        MissingFileError, TableError: A file of a table in mode `id` cannot be asked.
+        MissingFileError, TableError: The footer of a file of a table in mode `id` cannot be read.
     """
     physical = physical_schema(plan)
     sampled_files = _files_to_ask(plan, physical)
@@ -273,18 +272,19 @@ def scans_by_name(plan: ScanPlan) -> Iterator[tuple[ScanPlan, StructType]]:
 
 
 def _files_to_ask(plan: ScanPlan, physical: StructType) -> Sequence[int]:
-    """By number. If a file that should have been asked was not, Spark refuses to read it; nothing is misread."""
+    """Return the files whose footers must be read, by number. If a file is missing here, Spark refuses to read it, so
+    no value is wrong."""
     if plan.column_mapping is ColumnMappingMode.ID:
         return range(plan.files.num_rows)
     suspects = _files_of_other_writers(plan)
-    # Nanoseconds are rare: a sample decides whether all footers are read.
+    # Nanoseconds are rare, so a sample decides whether all footers are read.
     sample = suspects[:: -(-len(suspects) // _SAMPLE) or 1].to_pylist()
     has_any = any(schema != physical for schema in _ask(plan, physical, sample))
     return suspects.to_pylist() if has_any else ()
 
 
 def _files_of_other_writers(plan: ScanPlan) -> pa.Array:
-    """The files of a plan, by number, that may hold nanoseconds as far as schema and names tell."""
+    """Return the files of a plan, by number, that may hold nanoseconds, by their schema and their names."""
     partitions = {name.lower() for name in plan.partition_columns}
     stored = (f.data_type for f in plan.schema if f.name.lower() not in partitions)
     if not any(inner in _TIMESTAMPS for data_type in stored for inner in types_of(data_type)):
@@ -306,7 +306,7 @@ def _ask_one(plan: ScanPlan, physical: StructType, path: str) -> StructType:
     except DeltaError:
         if plan.column_mapping is ColumnMappingMode.ID:
             raise
-        # Spark may not need the file. If it does, it reports what is wrong with it.
+        # Spark may not need the file. If it does, it reports the error.
         return physical
     try:
         return _names_in_file(plan, physical, schema)
@@ -315,9 +315,9 @@ def _ask_one(plan: ScanPlan, physical: StructType, path: str) -> StructType:
 
 
 def physical_schema(plan: ScanPlan) -> StructType:
-    """The schema under physical names, as partition values and statistics have it."""
+    """Return the schema under physical names, as partition values and statistics use them."""
     mode = plan.column_mapping
-    # Columns that do not belong to the table (`_change_type`) go by their own name.
+    # Columns that do not belong to the table (`_change_type`) keep their own name.
     physical = (physical_field(f, mode) if PHYSICAL_NAME in f.metadata else f for f in plan.schema)
     return StructType(
         tuple(
@@ -328,8 +328,8 @@ def physical_schema(plan: ScanPlan) -> StructType:
 
 
 def _type_spark_follows(field: StructField, data_type: DataType) -> DataType:
-    """The type to read a column in. Spark reads an integer as a decimal only where the decimal holds every integer of
-    its width. A table's decimal may have fewer digits; the rows are then cast to it."""
+    """Return the type for reading a column. Spark reads an integer as a decimal only if the decimal holds every integer
+    of its width. If the table's decimal has fewer digits, the rows are cast afterwards."""
     if isinstance(field.data_type, StructType) and isinstance(data_type, StructType):
         pairs = zip(field.data_type, data_type, strict=True)
         return StructType(tuple(replace(to, data_type=_type_spark_follows(by, to.data_type)) for by, to in pairs))
@@ -341,9 +341,9 @@ def _type_spark_follows(field: StructField, data_type: DataType) -> DataType:
 
 
 def read_footer(store: LogStore, log_path: str) -> pq.ParquetFile:
-    """The footer of a data file; its rows can no longer be read from it.
+    """Return the footer of a data file. It cannot be used to read rows.
 
-    Raises MissingFileError, StorageError, TableError: The file is gone or cannot be read.
+    Raises MissingFileError, StorageError, TableError: The file does not exist or cannot be read.
     """
     path = store.resolve(log_path)
     store.ensure_regular([path])
@@ -379,7 +379,7 @@ def _named_field(
 
 
 def _absent_name(name: str, candidates: list[pa.Field]) -> str:
-    """A name that the file does not have. The column of another id may have this one's name there."""
+    """Return a name that the file does not have. In the file, a column with another id may have the requested name."""
     there = {candidate.name.lower() for candidate in candidates}
     while name.lower() in there:
         name += "_"

@@ -1,4 +1,4 @@
-"""Delta's types as Spark takes them: schemas, and SQL text for types and conversions.
+"""Delta's types in Spark: schemas, and SQL text for types and conversions.
 
 Text means the same to a classic and to a Connect session, while Python's column functions bind to one of the two.
 """
@@ -33,7 +33,7 @@ def field_of(schema: StructType, name: str) -> StructField:
 
 
 def with_metadata(schema: StructType, metadata_of: Callable[[StructField], Mapping[str, object]]) -> StructType:
-    """The schema with other metadata on its columns, and on the fields of structs at every level."""
+    """Return the schema with other metadata on its columns, and on the fields of structs at every level."""
 
     def change(field: StructField) -> StructField:
         return replace(field, data_type=with_fields(field.data_type, change), metadata=metadata_of(field))
@@ -42,13 +42,13 @@ def with_metadata(schema: StructType, metadata_of: Callable[[StructField], Mappi
 
 
 def plain_schema(schema: StructType, *kept: str) -> StructType:
-    """The columns as Spark may rely on them: any value may be null in a file. Of the metadata only comments remain, and
-    what is `kept`; field ids would make Spark match columns by them."""
+    """Return the columns for Spark. All are nullable, because any value may be null in a file. Only comments and the
+    `kept` metadata remain, because Spark would match columns by field ids."""
     return without_metadata(as_nullable(schema), lambda key: key not in ("comment", *kept))
 
 
 def schema_as_sent(schema: StructType) -> pa.Schema:
-    """The Arrow schema of rows to and from Spark: in a variant, `value` comes before `metadata`."""
+    """Return the Arrow schema of rows to and from Spark. In a variant, `value` comes before `metadata`."""
     return schema_to_arrow(StructType(tuple(replace(f, data_type=_as_sent(f.data_type)) for f in schema)))
 
 
@@ -57,13 +57,13 @@ def _as_sent(data_type: DataType) -> DataType:
 
 
 def same_values(source: DataType, target: DataType) -> bool:
-    """Whether the types are the same, nullability and column metadata aside."""
+    """Whether the types are the same, without regard to nullability and column metadata."""
     return type_sql(source) == type_sql(target)
 
 
 def convert_sql(value: str, source: DataType, target: DataType, depth: int = 0) -> str:
-    """SQL that turns `value` into the target type. Structs are converted field by field and by name, so that a nested
-    column that only moves stays a plain reference."""
+    """Return SQL that converts `value` to the target type. Structs are converted field by field and by name, so that a
+    nested column that only moves stays a plain reference."""
     if same_values(source, target):
         return value
     match source, target:
@@ -85,7 +85,7 @@ def convert_sql(value: str, source: DataType, target: DataType, depth: int = 0) 
 
 
 def conformed_sql(schema: StructType, name: str, target: DataType, struct: str = "", depth: int = 0) -> str:
-    """SQL for a column of rows of a schema, or for a field of `struct`, in another type; null where it is not there."""
+    """Return SQL for a column, or for a field of `struct`, in another type. It is null if the column does not exist."""
     field = schema.find(name)
     if field is None:
         return f"CAST(NULL AS {type_sql(target)})"
@@ -100,21 +100,22 @@ def _convert_struct(value: str, source: StructType, target: StructType, depth: i
 
 
 def timestamp_ntz_sql(micros: str) -> str:
-    """SQL for microseconds since the epoch as a timestamp without time zone, whatever the session's time zone."""
+    """Return SQL for microseconds since the epoch as a timestamp without time zone, independent of the session's time
+    zone."""
     return f"timestampadd(MICROSECOND, {micros}, TIMESTAMP_NTZ'1970-01-01 00:00:00')"
 
 
 def bounded_sql(where: Expression) -> str:
-    """A resolved predicate, or value, for Spark's parser, whose time and memory grow with the text.
+    """Return a resolved predicate or value as text for Spark's parser. Its time and memory grow with the text.
 
     Raises:
-        InvalidExpressionError: It has more comparisons or constants than Spark plans in a few seconds.
+        InvalidExpressionError: The predicate has more comparisons or constants than Spark can plan in a few seconds.
     """
     return to_spark_sql(ensure_few_terms(where, _MAX_TERMS, _MAX_VALUES))
 
 
 def escape_braces(text: str) -> str:
-    """The text for Spark's formatter, which puts DataFrames into a query where braces are."""
+    """Return the text for Spark's formatter, which replaces braces in a query by DataFrames."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -125,15 +126,15 @@ def escape_braces(text: str) -> str:
 # side. It leaves few rows of the large one, and what they are joined with afterwards is the same.
 
 _MOST_BROADCAST_ROWS = 500_000
-"""Of these a semi join holds what the condition looks at, some 100 bytes a row."""
+"""The maximal number of rows of the small side. A semi join holds their condition columns, about 100 bytes per row."""
 _TIMES_LARGER = 4
 
 _KEPT = {"right": 1, "left": 0, "anti": 0}
-"""Of which side a join keeps all rows that match nothing, or those alone."""
+"""The side of which a join keeps all rows without a match, or only these rows."""
 
 
 def joined_sql(left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind) -> str:
-    """The FROM clause of a join of two relations with aliases."""
+    """Return the FROM clause of a join of two relations with aliases."""
     sides = [left, right]
     condition = bounded_sql(on)
     tables = [quote_identifier(side.alias) for side in sides]
@@ -155,7 +156,8 @@ def _is_much_smaller(small: JoinSide, large: JoinSide) -> bool:
 
 
 def _has_equality(on: Expression) -> bool:
-    """Whether rows find their partners by hash. Otherwise each pair is compared, and once is enough."""
+    """Whether the join uses a hash of keys. Otherwise each pair is compared, and a second join would be too
+    expensive."""
     return any(map(_is_of_both, conjuncts(on)))
 
 

@@ -1,4 +1,4 @@
-"""Writing: Spark's Parquet writer with statistics from the footers it leaves, or Arrow in Spark's tasks."""
+"""Writes files: with Spark's Parquet writer and statistics from its footers, or with Arrow in Spark's tasks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _FOR_VARIANTS = "Variants given as structs of metadata and value are checked and
 
 
 def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
-    """Write all rows as new files; see `Engine.write`."""
+    """Write all rows as new files. See `Engine.write`."""
     hadoop_root(spec.store)
     codec = spec.compression.lower()
     if codec not in _CODECS:
@@ -76,7 +76,7 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
         )
     rows = with_variants(rows, spec.written_schema)
     columns = columns_in_files(spec)
-    # Spark gives no ids to elements, keys and values; Arrow does.
+    # Spark does not write ids for elements, keys and values, but Arrow does.
     has_shapes = holds_geo(columns.logical)
     in_tasks = has_shapes or has_nested_ids(columns, spec.column_mapping)
     settings = write_settings(spec.target_file_size_bytes, shred_variants=spec.shred_variants)
@@ -92,12 +92,12 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
                 ready = _clustered(ready, spec, projection.partition_columns)
             ready = host.pinned(ready, settings)
         reason = _FOR_SHAPES if has_shapes else _FOR_IDS if in_tasks else _FOR_VARIANTS
-        # A value that a column cannot hold is an error of the rows, as a constraint violation is.
+        # A value that does not fit its column is an error of the rows, like a constraint violation.
         with spark_errors(
             f"write to {spec.store.uri}", checks=projection.check_names, is_query=True, needs_package=reason
         ):
             if in_tasks:
-                # Rows that are filled and checked already are not processed again.
+                # Rows that are already complete and checked are not processed again.
                 plain = replace(spec, checks=(), defaults=(), generated=(), identities=())
                 results = map_in_arrow(ready, task_writer(plain), RESULT_DDL).toArrow()
             else:
@@ -113,10 +113,10 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
 
 
 def rewrite_files(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
-    """See `Engine.rewrite`: new files in the order of the plans. No expression is evaluated, so rows need not pass
-    through the JVM: each plan is one task.
+    """Write new files in the order of the plans. See `Engine.rewrite`. No expression is evaluated, so rows do not pass
+    through the JVM. Each plan is one task.
 
-    Raises MissingFileError, StorageError: Nothing was committed; new files are orphans.
+    Raises MissingFileError, StorageError: Nothing was committed. New files belong to no commit.
     """
     for plan in plans:
         prepare_scan(plan, physical_schema(plan))
@@ -132,13 +132,13 @@ def rewrite_files(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpec) -
     except MissingDependencyError as e:
         if e.context.get("package") not in OF_WORKERS:
             raise
-        logger.warning("%s: files are rewritten by Spark itself, which takes longer", e.problem)
+        logger.warning("%s: Spark itself rewrites the files, which takes longer", e.problem)
         return pa.concat_tables([write_rows(host, scan_rows(host, plan).coalesce(1), spec) for plan in plans])
     return adds_of_results(results)
 
 
 def _task_limit(host: SparkHost, spec: WriteSpec) -> int:
-    """Among how many tasks identity values are shared out: as many as the session uses after a shuffle."""
+    """Return the number of tasks that share identity values: the number that the session uses after a shuffle."""
     if not spec.identities:
         return 1
     setting = str(host.session.conf.get("spark.sql.shuffle.partitions"))
@@ -146,12 +146,12 @@ def _task_limit(host: SparkHost, spec: WriteSpec) -> int:
 
 
 def _project(rows: DataFrame, projection: WriteProjection, spec: WriteSpec, max_tasks: int) -> DataFrame:
-    """The SELECT lists of a projection, one over the other; see `WriteProjection.numbered` for what comes between."""
+    """Apply the SELECT lists of a projection, one over the other. `WriteProjection.numbered` comes between them."""
     rows = _selected(rows, projection.filled)
     if projection.numbered:
         if is_known_before_numbers(spec):
             rows = _clustered(rows, spec, spec.partition_columns)
-        # No step at all where the rows come from no more tasks than that.
+        # If the rows come from no more tasks than that, no shuffle is needed.
         rows = _selected(rows.coalesce(max_tasks), projection.numbered)
     return rows.selectExpr(*projection.written)
 
@@ -161,10 +161,10 @@ def _selected(rows: DataFrame, lists: Iterable[SelectList]) -> DataFrame:
 
 
 def _clustered(rows: DataFrame, spec: WriteSpec, partition_columns: Sequence[str]) -> DataFrame:
-    """Bring the rows of a partition together, or each task would leave a file in each of them.
+    """Bring the rows of a partition together. Otherwise each task would write a file in each partition.
 
-    A rebalance, unlike a repartition, splits what is large and merges what is small, by the sizes that the shuffle
-    has measured.
+    Unlike a repartition, a rebalance splits large partitions and merges small ones, by the measured sizes of the
+    shuffle.
     """
     if spec.keeps_order or not spec.optimize_write or (not partition_columns and spec.target_file_size_bytes is None):
         return rows
@@ -176,8 +176,8 @@ def _clustered(rows: DataFrame, spec: WriteSpec, partition_columns: Sequence[str
 def _with_file_names(
     rows: DataFrame, columns: FileColumns, mode: ColumnMappingMode, others: Sequence[str]
 ) -> DataFrame:
-    """The columns of files under their physical names and with field ids, and `others` as they are (PROTOCOL, "Writer
-    Requirements for Column Mapping"). Spark takes both from a column's name and metadata, at every level."""
+    """Return the columns of files with physical names and field ids, and `others` unchanged (PROTOCOL, "Writer
+    Requirements for Column Mapping"). Spark uses name and metadata of each column and field."""
     if mode is ColumnMappingMode.NONE:
         return rows
     ids = with_metadata(
@@ -187,22 +187,22 @@ def _with_file_names(
     for logical, field in zip(columns.logical, spark_schema(ids), strict=True):
         column = rows[quote_identifier(logical.name)]
         if isinstance(logical.data_type, StructType | ArrayType | MapType):
-            # Between types that differ in names alone a cast keeps every value.
+            # A cast between types that differ only in names keeps every value.
             column = column.cast(field.dataType)
         selected.append(column.alias(field.name, metadata=field.metadata))
     return rows.select(*selected, *(rows[quote_identifier(name)] for name in others))
 
 
 def _directory(spec: WriteSpec) -> str:
-    """The directory of this write's files below the root; "" for the root. A random prefix is one for all of them:
-    Spark's committer makes the names below it."""
+    """Return the directory of this write's files below the root, "" for the root. All files share one random prefix,
+    because Spark's committer chooses the names below it."""
     prefix = "" if spec.random_prefix_length is None else random_prefix(spec.random_prefix_length)
     return "/".join(part for part in (spec.directory, prefix) if part)
 
 
 def _adds(paths: Sequence[str], spec: WriteSpec) -> pa.Table:
-    """The files that have rows as `ADD_SCHEMA`. Where there are no rows at all, Spark writes an empty file, which no
-    commit names."""
+    """Return the files with rows as `ADD_SCHEMA`. If there are no rows, Spark writes an empty file, which belongs to no
+    commit."""
     filesystem, _ = spec.store.data_filesystem()
     resolved = [spec.store.resolve(encode_path(path)) for path in paths]
     tight = spec.statistics.says_tight

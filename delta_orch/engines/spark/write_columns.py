@@ -1,10 +1,11 @@
-"""The rows of a write as SELECT lists: the table's columns in its types, each row checked while it is written.
+"""The rows of a write as SELECT lists, with the table's columns in its types. Each row is checked while it is written.
 
-A check must be in a column that is written: Spark prunes it away anywhere else, and it never runs.
+A check must be in a column that is written. Anywhere else, Spark removes it from the plan, and it never runs.
 
-Spark's writer tells partition values apart only by directory. Written naively, null, the empty string and the string
-`__HIVE_DEFAULT_PARTITION__` are one directory, and a JVM in a POSIX locale turns every `é` into `?`. So the writer is
-handed ASCII texts that can be undone without loss. Their values go into the log; no reader parses directory names.
+Spark's writer separates partition values only by directory. Without encoding, null, the empty string and the string
+`__HIVE_DEFAULT_PARTITION__` share one directory, and a JVM in a POSIX locale turns every `é` into `?`. So the writer
+gets ASCII texts that can be decoded without loss. The log gets the decoded values, and no reader parses directory
+names.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _MAX_ROW_CHARS = 2000
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _ROW = "delta_orch_row"
 _ROW_IN_TASK = (1 << 33) - 1
-"""The part of `monotonically_increasing_id()` that counts the rows of one task; the rest is the task's number."""
+"""The bits of `monotonically_increasing_id()` that count the rows of one task. The other bits are the task's number."""
 _HEX_MARK = "utf8-hex-"
 _HIVE_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 
 class SqlCheck(NamedTuple):
-    """`condition` is Spark SQL over the table's columns; anything but true is a violation of `name`. `columns` are the
-    top-level columns that it reads, if they are known."""
+    """A check of each row. `condition` is Spark SQL over the table's columns. A row violates `name` unless the
+    condition is true. `columns` are the top-level columns that it reads, if they are known."""
 
     name: str
     condition: str
@@ -63,16 +64,17 @@ class SqlCheck(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WriteProjection:
-    """SELECT lists, each over the one before.
+    """The SELECT lists of a write, each over the previous one.
 
     Attributes:
-        filled: Every column of the table and the extra ones, in their types, except those in `numbered`.
-        numbered: Identity columns, and what is generated from them; empty without identity columns. The task that gives
-            a row its values must also write its file, with no shuffle in between: a shuffle that Spark has to repeat
-            may see the rows in another order, and hand out values twice.
-        written: The columns to write, checked, then a text for each partition column that Spark's writer is given.
-        partition_columns: The names of those texts, as they become directory names; otherwise the table's own.
-        check_names: What the checks are called, by the index in their message.
+        filled: All columns of the table and the extra columns, in their types, except those in `numbered`.
+        numbered: Identity columns, and columns that are generated from them. Empty without identity columns. The task
+            that assigns the values of a row must also write its file, without a shuffle in between. A repeated shuffle
+            may return the rows in another order and assign values twice.
+        written: The checked columns to write, then a text for each partition column of Spark's writer.
+        partition_columns: The names of these texts, which become directory names. Otherwise the table's partition
+            columns.
+        check_names: The names of the checks, by the index in their message.
     """
 
     filled: tuple[SelectList, ...]
@@ -87,12 +89,12 @@ def plan_projection(source: StructType, spec: WriteSpec, *, in_tasks: bool, max_
 
     Args:
         source: The schema of the rows.
-        in_tasks: Whether Arrow makes the files, in Spark's tasks, from all columns of the table and the extra ones.
-            Otherwise Spark's writer does, from the columns that files have.
-        max_tasks: The most tasks that rows come from. Identity values are shared out among as many.
+        in_tasks: Whether Arrow writes the files in Spark's tasks, from all columns of the table and the extra columns.
+            Otherwise Spark's writer writes them, from the columns that files have.
+        max_tasks: The maximal number of tasks that rows come from. Identity values are shared out among as many.
 
-    Raises SchemaMismatchError: A column is missing or ambiguous, of a type that Spark cannot make the table's, or
-        nothing is left to write into files.
+    Raises SchemaMismatchError: A column is missing or ambiguous, its type cannot be converted to the table's, or files
+    would have no column.
     """
     columns = spec.written_schema if in_tasks else columns_in_files(spec).logical
     values = [_value_in_files(f, spec) for f in columns]
@@ -124,8 +126,8 @@ def _value_in_files(field: StructField, spec: WriteSpec) -> str:
 
 
 def _partition_labels(spec: WriteSpec) -> tuple[str, ...]:
-    """Names of directories. Spark takes the columns it names directories by out of the files, so a column that is to
-    stay in them lends its name to none; and a JVM in a POSIX locale knows ASCII alone."""
+    """Return names for directories. Spark removes partition columns from the files, so a column that must stay in the
+    files cannot name a directory. A JVM in a POSIX locale supports only ASCII."""
     return tuple(
         f"delta_orch_{i}" if spec.keep_partition_columns or not name.isascii() else name
         for i, name in enumerate(spec.partition_names)
@@ -133,13 +135,13 @@ def _partition_labels(spec: WriteSpec) -> tuple[str, ...]:
 
 
 def _partition_text(spec: WriteSpec, name: str) -> str:
-    """SQL for the text that stands for a partition value; null stays null."""
+    """Return SQL for the text of a partition value. Null stays null."""
     field = field_of(spec.schema, name)
     value, data_type = quote_identifier(field.name), field.data_type
     if data_type == BINARY:
         return f"hex({value})"
     if data_type == TIMESTAMP:
-        # In UTC, whatever the session's time zone.
+        # The text is in UTC, independent of the session's time zone.
         return f"CAST({timestamp_ntz_sql(f'unix_micros({value})')} AS STRING)"
     if data_type != STRING:
         return f"CAST({value} AS STRING)"
@@ -151,7 +153,7 @@ def _partition_text(spec: WriteSpec, name: str) -> str:
 
 
 def parse_partition_directory(directory: str, data_types: Sequence[DataType]) -> tuple[str | None, ...]:
-    """The log's partition values of `a=1/b=x`, one a partition column, in order."""
+    """Return the log's partition values of `a=1/b=x`, one for each partition column, in order."""
     segments = directory.split("/")[-len(data_types) :] if data_types else []
     values = []
     for segment, data_type in zip(segments, data_types, strict=True):
@@ -172,9 +174,10 @@ def _partition_value(text: str | None, data_type: DataType) -> object:
 
 
 def _filled_columns(source: StructType, spec: WriteSpec) -> tuple[SelectList, ...]:
-    """SELECT lists, each over the one before: all columns but identity columns and what is generated from them.
+    """Return SELECT lists, each over the previous one, for all columns except identity columns and columns that are
+    generated from them.
 
-    Raises SchemaMismatchError: A column is ambiguous, or of a type that Spark cannot make the table's.
+    Raises SchemaMismatchError: A column is ambiguous, or its type cannot be converted to the table's.
     """
     generated = [column for column in spec.generated if not _needs_identity(column, spec)]
     converted = tuple(_converted(source, spec))
@@ -183,10 +186,10 @@ def _filled_columns(source: StructType, spec: WriteSpec) -> tuple[SelectList, ..
 
 
 def _numbered_columns(spec: WriteSpec, max_tasks: int) -> tuple[SelectList, ...]:
-    """SELECT lists that add identity columns and what is generated from them.
+    """Return SELECT lists that add identity columns and columns that are generated from them.
 
     Args:
-        max_tasks: The most tasks that rows come from.
+        max_tasks: The maximal number of tasks that rows come from.
     """
     if not spec.identities:
         return ()
@@ -200,14 +203,14 @@ def _numbered_columns(spec: WriteSpec, max_tasks: int) -> tuple[SelectList, ...]
 
 
 def is_known_before_numbers(spec: WriteSpec) -> bool:
-    """Whether the partition of a row is known before its identity values are."""
+    """Whether the partition of a row does not depend on its identity values."""
     late = {*(i.name for i in spec.identities), *(c.name for c in spec.generated if _needs_identity(c, spec))}
     return late.isdisjoint(spec.partition_columns)
 
 
 def _blank_to_null(spec: WriteSpec) -> tuple[SelectList, ...]:
-    """The list in which an empty text in a partition column is null, as it is in the log (PROTOCOL, "Partition Value
-    Serialization"); none where no partition column can hold one."""
+    """Return the list that replaces an empty text in a partition column by null, as in the log (PROTOCOL, "Partition
+    Value Serialization"). No list if no partition column is a text."""
     values = {f.name: quote_identifier(f.name) for f in spec.written_schema}
     blank = {f.name for f in spec.schema if f.name in spec.partition_columns and f.data_type in (STRING, BINARY)}
     if not blank:
@@ -225,7 +228,7 @@ def _needs_identity(column: ComputedColumn, spec: WriteSpec) -> bool:
         return False
     names = {identity.name.lower() for identity in spec.identities}
     columns = columns_of(column.value)
-    # Text that only Spark can read names no columns: then later is the safe moment.
+    # The columns of text that only Spark can parse are unknown, so the later list is the safe one.
     return not columns or any(part.lower() in names for node in columns for part in node.path)
 
 
@@ -239,7 +242,7 @@ def _converted(source: StructType, spec: WriteSpec) -> Iterator[str]:
         if folded.count(f.name.lower()) > 1:
             raise SchemaMismatchError(
                 f"Column {f.name} occurs twice in the data",
-                remedy="Give the data exactly the table's columns",
+                remedy="Rename or drop one of these columns in the data",
                 column=f.name,
             )
         field = None if f.name in values else source.find(f.name)
@@ -252,20 +255,20 @@ def _converted(source: StructType, spec: WriteSpec) -> Iterator[str]:
 
 
 def _ensure_variants(source: DataType, target: DataType, name: str) -> None:
-    """What is no variant yet, nor was made one (`variant_input`), cannot become one: Spark's cast would wrap it."""
+    """Refuse values that are not variants yet (`variant_input`), because Spark's cast would wrap them."""
     if holds_variant(target) and not holds_variant(source) and source != VOID:
         raise SchemaMismatchError(
             f"The column {name} is {source}, the table has {target}",
-            remedy="Give a VARIANT column (parse_json), or a struct of metadata and value, both binary",
+            remedy="Pass a VARIANT column (parse_json), or a struct of metadata and value, both binary",
             column=name,
         )
 
 
 def _identity_value(identity: IdentityValues, max_tasks: int) -> str:
-    """The n-th row of task t takes value number `n * max_tasks + t`: no two rows take the same, and no task asks
-    another. Null once the values are used up, which a check finds."""
+    """Return SQL for an identity value. The n-th row of task t gets value number `n * max_tasks + t`, so values are
+    unique without communication between tasks. It is null when the values are exhausted, and a check reports that."""
     limit = _LONG_MAX if identity.step > 0 else _LONG_MIN
-    # There may be more values than longs from 0 on.
+    # The number of values may exceed the greatest long.
     last = min((limit - identity.first) // identity.step, _LONG_MAX)
     number = f"(shiftright({_ROW}, 33) + {max_tasks}L * ({_ROW} & {_ROW_IN_TASK}L))"
     value = f"{_long(identity.first)} + {_long(identity.step)} * {number}"
@@ -273,12 +276,12 @@ def _identity_value(identity: IdentityValues, max_tasks: int) -> str:
 
 
 def _long(value: int) -> str:
-    # The parser reads the minus apart from the digits, which the least long does not survive.
+    # The parser reads the minus sign and the digits separately, so the least long overflows.
     return f"({value}L)" if value > _LONG_MIN else f"({value + 1}L - 1L)"
 
 
 def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Iterator[SelectList]:
-    """The list that adds columns, where there are any."""
+    """Return the list that adds columns, if there are any."""
     texts = []
     for column in columns:
         field = field_of(schema, column.name)
@@ -304,7 +307,7 @@ def _all_checks(spec: WriteSpec) -> Iterator[SqlCheck]:
 
 def _present(schema: StructType, path: Sequence[str]) -> str:
     if all(isinstance(type_at(schema, path[:length]), StructType) for length in range(1, len(path))):
-        # A null struct has null fields, as for Delta on Spark, which looks at no field inside arrays and maps.
+        # A null struct has null fields, as in Delta on Spark, which does not check fields inside arrays and maps.
         return f"{'.'.join(map(quote_identifier, path))} IS NOT NULL"
     return _at_place(schema, path, lambda value: f"{value} IS NOT NULL")
 
@@ -314,7 +317,8 @@ def _fits(max_characters: int, text: str) -> str:
 
 
 def _at_place(schema: StructType, path: Sequence[str], holds: Callable[[str], str]) -> str:
-    """Spark SQL for a condition on every value at a place. It is true where there is no such value, and never null."""
+    """Return Spark SQL for a condition on every value at a path. It is true if there is no such value, and never
+    null."""
     field = field_of(schema, path[0])
     return _below(quote_identifier(field.name), field.data_type, path[1:], holds, 0)
 
@@ -337,7 +341,7 @@ def _below(value: str, data_type: DataType, path: Sequence[str], holds: Callable
 
 
 def _guarded(column: str, checks: Sequence[SqlCheck], schema: StructType) -> str:
-    """The column, or an error that tells which check failed and shows the row."""
+    """Return SQL for the column, or for an error that names the failed check and shows the row."""
     which = " ".join(f"WHEN NOT (({check.condition}) <=> TRUE) THEN '{i}'" for i, check in enumerate(checks))
     row = _row_json(schema, dict.fromkeys(name for check in checks for name in check.columns))
     held = " AND ".join(f"(({check.condition}) <=> TRUE)" for check in checks)
@@ -348,7 +352,7 @@ def _guarded(column: str, checks: Sequence[SqlCheck], schema: StructType) -> str
 
 
 def _row_json(schema: StructType, first: Iterable[str]) -> str:
-    """The row, what the checks look at before the rest: it may be cut."""
+    """Return SQL for the row. Columns of the checks come first, because the text may be truncated."""
     names = dict.fromkeys((*first, *schema.names))
     fields = (f for name in names if (f := schema.find(name)) is not None)
     shown = [quote_identifier(f.name) for f in fields if f.data_type not in (VARIANT, VOID)]
