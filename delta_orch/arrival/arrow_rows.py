@@ -1,4 +1,4 @@
-"""Rows of files that have types of their own: Arrow reads Parquet, ORC, text and binary files, Polars reads Avro."""
+"""Reads files with typed columns. Arrow reads Parquet, ORC, text and binary files, and Polars reads Avro."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Contents = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class ArrowRows:
-    """The rows of files whose columns have types."""
+    """The rows of files with typed columns."""
 
     files: SourceFiles
 
     @cached_property
     def _is_whole(self) -> bool:
-        """Whether a text is one row instead of a row a line."""
+        """Whether a text file is one row instead of one row per line."""
         known = ("whole_file",) if self.files.source.format == "text" else ()
         return ensure_known_options(self.files.source, known).get("whole_file") is True
 
@@ -98,7 +98,7 @@ class ArrowRows:
     ) -> Callable[[pa.RecordBatch, int], SourceRows]:
         """Get the function that turns batches of a file's schema into rows of the target.
 
-        A column fits by its type: every value of it is a value of the table's.
+        A column fits if its type fits, so that every value is a value of the table's column.
         """
         rescues = self.files.source.schema_mode == "rescue"
         names, places, misfits = NamePositions(schema.names), [], set(range(len(schema)))
@@ -144,7 +144,7 @@ class ArrowRows:
 
 
 def _problem(field: pa.Field, wanted: StructField) -> str | None:
-    """Why not every value of a file's column is one of the table's; None if it is."""
+    """Return why a file's column does not fit the table's column. None if it fits."""
     try:
         source = schema_from_arrow(pa.schema([field.with_nullable(True)]))
         ensure_schema_fits(source, StructType((wanted,)), fill_nulls=True)
@@ -175,7 +175,7 @@ def _orc(file: pa.NativeFile) -> Contents:
 
 
 def _avro(file: pa.NativeFile) -> Contents:
-    """The whole file in memory.
+    """Read the whole file into memory.
 
     Raises:
         MissingDependencyError: Polars is not installed.
@@ -185,13 +185,15 @@ def _avro(file: pa.NativeFile) -> Contents:
         import polars
     except ImportError as e:
         remedy = 'Run pip install "delta-orch[avro]"'
-        raise MissingDependencyError("Polars is not installed, which reads Avro", cause=str(e), remedy=remedy) from e
+        raise MissingDependencyError(
+            "Reading Avro needs Polars, which is not installed", cause=str(e), remedy=remedy
+        ) from e
     data = file.read()
     try:
         rows = polars.read_avro(io.BytesIO(data)).to_arrow()
     except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as e:
         raise pa.ArrowInvalid(str(e)) from e
-    # Each block ends with the bytes that the file's header ends with. Polars does not miss the last ones.
+    # Each block ends with the last bytes of the file's header. Polars does not notice if they are missing.
     if rows.num_rows and data.find(data[-16:]) == len(data) - 16:
         raise pa.ArrowInvalid("The file is cut off: it does not end with its sync marker")
     return rows.schema, iter(rows.to_batches())
@@ -202,6 +204,6 @@ def _bytes(file: pa.NativeFile) -> Contents:
 
 
 def _split(lines: bytes) -> pa.RecordBatch:
-    """A row a line; a line may end with `\\r\\n`."""
+    """Return one row per line. A line may end with `\\r\\n`."""
     texts = pc.list_flatten(pc.split_pattern(pa.array([lines.decode()], pa.large_string()), "\n"))
     return pa.record_batch([pc.cast(pc.replace_substring_regex(texts, "\r$", ""), pa.string())], schema=_TEXT)

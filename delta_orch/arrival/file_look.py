@@ -1,4 +1,4 @@
-"""One look at a source for a table: which files are there, and which of them the next commit loads."""
+"""Lists a source once for a table, and selects the files that the next commit loads."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _MOST_REPLACED = 1000
-"""Files whose rows one commit replaces: their paths are a predicate."""
+"""The maximal number of files whose rows one commit replaces, because their paths become a predicate."""
 
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
 class NewFiles:
-    """What the next commit loads.
+    """The files that the next commit loads.
 
     Attributes:
-        source: Where the files are.
-        files: The files, columns of `file_source.LISTING_SCHEMA`.
-        replaces: Whether their rows take the place of those that were loaded of the same files before.
-        loaded: The record that the commit follows.
+        source: The source of the files.
+        files: The files, as `file_source.LISTING_SCHEMA`.
+        replaces: Whether the commit replaces the rows that were loaded from the same files before.
+        loaded: The record of loaded files that the commit is based on.
         version: The version of the record that the commit writes.
     """
 
@@ -72,21 +72,22 @@ class NewFiles:
 
     @property
     def txn(self) -> TxnId:
-        """The transaction of the commit. Without it the files would be loaded again."""
+        """Return the transaction id of the commit. Without it, the files would be loaded again."""
         return self.loaded.txn(self.version)
 
     def write_record(self, set_aside: pa.Table) -> None:
-        """Write the record that the commit names, once the files were read. Raises as `LoadedFiles.write`."""
+        """Write the record that the commit names, after the files were read. Raises as `LoadedFiles.write`."""
         self.loaded.write(self.version, self.files, set_aside=set_aside["path"].to_pylist())
 
 
 def replaced_rows(batch: NewFiles, set_aside: pa.Table) -> Expression:
-    """The rows of the files of a batch that could be read, by the column that names the file of each row."""
+    """Return the predicate for the old rows of the readable files of a batch. It uses the column with the file of each
+    row."""
     return _rows_of_files(batch, set_aside, Column((SOURCE_FILE, "path")))
 
 
 def quarantined_before(batch: NewFiles, set_aside: pa.Table) -> Expression:
-    """The rows of these files in a quarantine."""
+    """Return the predicate for the rows of these files in a quarantine."""
     return _rows_of_files(batch, set_aside, Column(("source_file",)))
 
 
@@ -100,10 +101,11 @@ def _rows_of_files(batch: NewFiles, set_aside: pa.Table, column: Column) -> Expr
 
 
 def columns_from_files(snapshot: Snapshot | None, but: str | None = None) -> pa.Schema | None:
-    """The columns of a table that files fill: not those that the table computes; None where there is no table.
+    """Return the columns of a table that files fill, without columns that the table computes. None if there is no
+    table.
 
     Args:
-        but: A column that somebody else fills.
+        but: A column that the caller fills.
     """
     if snapshot is None:
         return None
@@ -128,13 +130,13 @@ class FileLook:
         self._at: int | None = None
 
     def next_files(self, snapshot: Snapshot | None) -> NewFiles | None:
-        """What the next commit behind a version of the table loads; None where nothing is new.
+        """Return the files that the next commit after a version of the table loads. None if nothing is new.
 
         Raises:
-            FilesChangedError: A file was loaded and is another one now (`on_changed='error'`).
-            InvalidRequestError: The table forgets what was loaded, or it was restored and its log does not tell the
-                version.
-            MissingFileError: The record of loaded files is gone.
+            FilesChangedError: A loaded file has changed (`on_changed='error'`).
+            InvalidRequestError: The table forgets loaded files. Or it was restored, and its log does not have the
+                restored version.
+            MissingFileError: The record of loaded files does not exist.
             StorageError: The source or the record cannot be read.
         """
         loaded = self._select(snapshot)
@@ -145,13 +147,13 @@ class FileLook:
             files, self._changed = self._first(self._changed, min(self.source.max_files, _MOST_REPLACED))
         else:
             files, self._new = self._first(self._new, self.source.max_files)
-        # What is left is left of the next version, unless somebody else writes that.
+        # The remaining files are valid for the next version, unless another writer commits it.
         self._at = version
         return NewFiles(self.source, files, replaces, loaded, version) if files.num_rows else None
 
     def waiting_files(self, snapshot: Snapshot | None) -> pa.Table:
-        """All files that commits behind a version of the table load, columns of `file_source.LISTING_SCHEMA`, and those
-        that have changed where that is an error.
+        """Return all files that commits after a version of the table load, as `file_source.LISTING_SCHEMA`. If changed
+        files are an error, return these as well.
 
         Raises as `next_files`, but no FilesChangedError.
         """
@@ -159,7 +161,8 @@ class FileLook:
         return self._new if self.source.on_changed == "ignore" else pa.concat_tables([self._changed, self._new])
 
     def _select(self, snapshot: Snapshot | None) -> LoadedFiles:
-        """Look the listed files up in the record of a version. What commits take of them is left out until then."""
+        """Compare the listed files with the record of a version. Files that commits load are removed until the next
+        comparison."""
         loaded = recorded_files(self._log, snapshot, cursor_id(self.source))
         if self._listed is None:
             self._listed = self.source.list_files(loaded.last_path if self.source.names_ascend else "")
@@ -181,7 +184,7 @@ class FileLook:
         paths, count = self._changed["path"].slice(0, _MOST_NAMED).to_pylist(), self._changed.num_rows
         raise FilesChangedError(
             f"{count} files of {self.source.uri} have changed since they were loaded, for example {paths[0]}",
-            cause="Their size or etag is another one, and their old rows are in the table",
+            cause="Their size or etag differs, and the table still has their old rows",
             remedy="Pass on_changed='replace' to load them again, or on_changed='ignore' to keep the old rows",
             paths=paths,
             num_files=count,
@@ -189,17 +192,18 @@ class FileLook:
 
 
 def ensure_apart(source: FileSource, log: TableLog) -> None:
-    """Raises InvalidRequestError: The table lies in the source, and its data files would be loaded into it."""
+    """Raise InvalidRequestError if the table lies below the source, because its data files would be loaded into it."""
     if f"{log.store.uri}/".startswith(f"{source.uri}/"):
         raise InvalidRequestError(
             f"The table {log.store.uri} lies below the source {source.uri}",
-            cause="Its data files would be loaded into it",
-            remedy="Give the source a directory of its own",
+            cause="The table would load its own data files",
+            remedy="Use a source directory that does not contain the table",
         )
 
 
 def recorded_files(log: TableLog, snapshot: Snapshot | None, cursor: str) -> LoadedFiles:
-    """The files of a source whose rows a version of a table got. Rows that a restore took away are not among them.
+    """Return the files of a source whose rows a version of a table has. Files whose rows a restore removed are not
+    included.
 
     Raises as `FileLook.next_files`.
     """
@@ -207,9 +211,10 @@ def recorded_files(log: TableLog, snapshot: Snapshot | None, cursor: str) -> Loa
         return LoadedFiles(log.store, cursor)
     if snapshot.properties.set_transaction_retention_ms is not None:
         raise InvalidRequestError(
-            f"{log.store.uri} forgets which files it has loaded, and would load them again",
-            cause="delta.setTransactionRetentionDuration is set: the record of loaded files expires",
-            remedy="Unset it: alter().unset_properties('delta.setTransactionRetentionDuration').commit()",
+            f"{log.store.uri} forgets loaded files, and would load them again",
+            cause="The record of loaded files expires, because delta.setTransactionRetentionDuration is set",
+            remedy="Remove the property: "
+            "table.alter().unset_properties('delta.setTransactionRetentionDuration').commit()",
             uri=log.store.uri,
         )
     recorded = snapshot.txn_version(cursor)
@@ -220,13 +225,13 @@ def recorded_files(log: TableLog, snapshot: Snapshot | None, cursor: str) -> Loa
 def forget_files(
     log: TableLog, snapshot: Snapshot, versions: Mapping[str, Collection[int]], *, is_rehearsal: bool
 ) -> dict[str, int]:
-    """Write that files are not loaded any more, for the commit that takes their rows back.
+    """Mark files as not loaded, for the commit that removes their rows.
 
     Args:
-        versions: Of each cursor, the versions of the record with which their rows came.
+        versions: For each cursor, the record versions that added the rows.
         is_rehearsal: Write nothing.
 
-    Returns: The version of each cursor that the commit records. Raises as `FileLook.next_files`.
+    Returns: The record version of each cursor, for the commit. Raises as `FileLook.next_files`.
     """
     forgotten: dict[str, int] = {}
     for cursor, own in versions.items():
@@ -238,13 +243,13 @@ def forget_files(
 
 
 def copy_records(log: TableLog, snapshot: Snapshot, store: LogStore, *, is_rehearsal: bool) -> dict[str, int]:
-    """Copy what a version of a table has recorded of loaded files to the root of its clone.
+    """Copy the record of loaded files of a version of a table to the root of its clone.
 
-    Returns: The version of each cursor that the clone records. Raises as `FileLook.next_files`.
+    Returns: The record version of each cursor, for the clone. Raises as `FileLook.next_files`.
     """
     copied: dict[str, int] = {}
     if snapshot.properties.set_transaction_retention_ms is not None:
-        return copied  # The clone has the property, too, and loads no files.
+        return copied  # The clone has the same property, so it cannot load files.
     for cursor in snapshot.txns.named((CURSOR_PREFIX,)):
         loaded = recorded_files(log, snapshot, cursor)
         if not is_rehearsal:
@@ -254,11 +259,11 @@ def copy_records(log: TableLog, snapshot: Snapshot, store: LogStore, *, is_rehea
 
 
 def unneeded_records(log: TableLog, snapshot: Snapshot, kept: Sequence[Snapshot], expired_ms: int) -> list[FileMeta]:
-    """The files of records that no version within a retention needs, and that are older.
+    """Return the old files of records that no version within a retention needs.
 
     Args:
-        kept: Further versions whose records stay.
-        expired_ms: When the retention began, milliseconds since the epoch.
+        kept: Other versions whose records stay.
+        expired_ms: The start of the retention, in milliseconds since the epoch.
 
     Raises as `FileLook.next_files`.
     """
@@ -268,10 +273,10 @@ def unneeded_records(log: TableLog, snapshot: Snapshot, kept: Sequence[Snapshot]
     for cursor in snapshot.txns.named((CURSOR_PREFIX,)):
         try:
             needed = _needed_records(log, snapshot, cursor, expired_ms)
-            # Records that are younger stay, and are made of each other and of the oldest of these.
+            # Younger records stay. They refer only to each other and to the oldest of these records.
             kept_records = [recorded_files(log, past, cursor) for past in (snapshot, *kept)]
         except (MissingFileError, InvalidRequestError) as e:
-            _LOGGER.info("Vacuum leaves the record of %s as it is: %s", cursor, e)
+            _LOGGER.info("Vacuum does not change the record of %s: %s", cursor, e)
             continue
         if needed is None:
             continue
@@ -286,7 +291,8 @@ def unneeded_records(log: TableLog, snapshot: Snapshot, kept: Sequence[Snapshot]
 
 
 def _needed_records(log: TableLog, snapshot: Snapshot, cursor: str, expired_ms: int) -> set[int] | None:
-    """Of the records that versions within a retention have, those that may be older; None if the log does not tell."""
+    """Return the records that versions within a retention need and that may be older. None if the log does not show
+    them."""
     needed: set[int] = set()
     for commit in log.newest_first(snapshot.version):
         own = [txn.version for txn in commit.txns if txn.app_id == cursor]
@@ -300,7 +306,7 @@ def _needed_records(log: TableLog, snapshot: Snapshot, cursor: str, expired_ms: 
 
 
 def _version_of_rows(log: TableLog, snapshot: Snapshot, cursor: str) -> int:
-    """The version of the record that fits the rows. Other clients restore rows and leave what is recorded."""
+    """Return the record version that matches the rows. Other clients restore rows without the record."""
     recorded = snapshot.txn_version(cursor)
     if recorded is None or recorded < 0:
         return -1
@@ -312,10 +318,11 @@ def _version_of_rows(log: TableLog, snapshot: Snapshot, cursor: str) -> int:
                 return _version_of_rows(log, past, cursor)
             if not is_own:
                 raise InvalidRequestError(
-                    f"{log.store.uri} was restored in version {commit.version}, and its log does not tell what it had "
-                    "loaded then",
-                    cause="The version that was restored is not in the log any more",
-                    remedy="Restore it with DeltaTable.restore, which takes the record of loaded files back",
+                    f"{log.store.uri} was restored in version {commit.version}, and its log does not show the files "
+                    "that were loaded then",
+                    cause="The log no longer has the restored version",
+                    remedy="Restore the table with DeltaTable.restore(), which also restores the record of loaded "
+                    "files",
                     uri=log.store.uri,
                     version=commit.version,
                 )
@@ -325,7 +332,7 @@ def _version_of_rows(log: TableLog, snapshot: Snapshot, cursor: str) -> int:
 
 
 def _restored(log: TableLog, commit: Commit) -> Snapshot | None:
-    """The version that a commit has restored; None where the log does not tell."""
+    """Return the version that a commit restored. None if the log does not show it."""
     parameters = (commit.commit_info or {}).get("operationParameters")
     told = parameters if isinstance(parameters, dict) else {}
     version, moment = told.get("version"), told.get("timestamp") or told.get("datetime")

@@ -1,4 +1,4 @@
-"""`FileSource`: files that arrive below a location, and which of them are there."""
+"""`FileSource`: lists files that arrive below a location."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ FileOrder = OneOf["name", "modification_time"]
 LISTING_SCHEMA = pa.schema(
     [("path", pa.string()), ("size", pa.int64()), ("modification_time_ms", pa.int64()), ("etag", pa.string())]
 )
-"""Columns of `FileSource.list_files`."""
+"""The columns of `FileSource.list_files`."""
 
 SOURCE_FILE = "source_file"
-"""The column that says which file a row came from (`FileSource.source_file`)."""
+"""The column with the file of each row (`FileSource.source_file`)."""
 
 _LEFT_OUT = r"(?:^|/)[_.]|\.tmp$"
 _WILDCARD = re.compile(r"[*?\[]")
@@ -49,38 +49,39 @@ class FileSource:
 
         source = FileSource("s3://landing/orders", pattern="**/*.json", format="json")
 
-    Names that begin with `_` or `.`, of directories too, and names that end in `.tmp` are left out: other programs
-    write them until a file is complete.
+    Files and directories whose names begin with `_` or `.` are skipped, and names that end in `.tmp`. Other programs
+    use such names until a file is complete.
 
     Attributes:
-        uri: A directory: a path, or a URI of any store that a table may lie in. Another URI is another source.
-        pattern: Which files below it, by their path: `*` and `?` stand for characters of one name, `[…]` for one of
-            several characters, `**/` for any directories. Without `**` only directories that it names are listed.
-        format: What the files are.
+        uri: A directory, as a path or as a URI of any supported store. A different URI is a different source.
+        pattern: A pattern for paths below the directory. `*` and `?` stand for characters of one name, `[…]` for one of
+            several characters, and `**/` for any directories. Without `**`, only directories that the pattern names are
+            listed.
+        format: The format of the files.
         options: Options of the format's reader, such as the delimiter of CSV.
-        schema: The columns: an Arrow schema, or hints for some of them. None takes what a sample of the files says. A
-            table that exists has its own.
-        schema_mode: What becomes of a value that does not fit the table. `fail`: the file is an error. `merge`: the
-            table gets new columns. `rescue`: it goes into the text column `_rescued_data`, as JSON.
-        on_error: What becomes of a file that cannot be read. `fail`: nothing of its commit is loaded. `quarantine`: it
-            is set aside, and named by the result. It is read again once it has changed.
-        on_changed: What becomes of a file that was loaded and is another one now. `error`: nothing is loaded.
-            `replace`: its rows are replaced. `ignore`: the rows that were loaded stay.
-        compression: Of JSON, CSV and text: `gzip`, `zstd`, `none`. None goes by the name.
-        encoding: Of JSON, CSV and text; None is UTF-8.
+        schema: The columns, as an Arrow schema, or hints for some columns. None infers them from a sample of the files.
+            An existing table keeps its own columns.
+        schema_mode: How to handle a value that does not fit the table. `fail`: the file is an error. `merge`: the table
+            gets new columns. `rescue`: the value is stored as JSON in the text column `_rescued_data`.
+        on_error: How to handle a file that cannot be read. `fail`: its commit loads no file. `quarantine`: the file is
+            skipped and listed in the result. It is read again after it changes.
+        on_changed: How to handle a loaded file that has changed. `error`: no file is loaded. `replace`: its rows are
+            replaced. `ignore`: the loaded rows stay.
+        compression: The compression of JSON, CSV and text files: `gzip`, `zstd`, `none`. None derives it from the name.
+        encoding: The encoding of JSON, CSV and text files. None is UTF-8.
         source_file: Each row gets a struct column `source_file`: `path` (`uris`), `modification_time`, `size` and
             `row_number`.
-        settle_seconds: A file is left for the next look until it has not been changed for so long.
-        order: In which order files are loaded, where several commits load them.
-        names_ascend: A promise: no file arrives whose path is less than that of a file that is complete. A look then
-            begins behind the greatest path that was loaded; in object stores it lists no file before that. That a file
-            before it has changed is not noticed.
-        max_files, max_bytes: The most that one commit loads. One file is loaded even if it is larger.
-        storage_options: As of `DeltaTable`. `repr` and errors do not show them.
+        settle_seconds: A file is skipped until it has not changed for this number of seconds.
+        order: The order in which several commits load files.
+        names_ascend: A promise that no file arrives with a path less than that of a complete file. A listing then
+            starts after the greatest loaded path, and object stores list no file before it. Changes of files before it
+            are not noticed.
+        max_files, max_bytes: The maximum for one commit. A single larger file is loaded all the same.
+        storage_options: As for `DeltaTable`. `repr` and errors do not show them.
 
     Raises:
-        InvalidRequestError: A value is none of these, or two do not fit each other.
-        UnsupportedStoreError, MissingDependencyError: There is no store for the location.
+        InvalidRequestError: A value is invalid, or two values contradict each other.
+        UnsupportedStoreError, MissingDependencyError: The location is not in a supported store.
     """
 
     uri: str | PathLike[str]
@@ -123,27 +124,27 @@ class FileSource:
 
     @cached_property
     def store(self) -> LogStore:
-        """The store of the location. Making it touches nothing."""
+        """Return the store of the location. Nothing is read or written."""
         return open_store(self.uri, self.storage_options)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "store"}
 
     def uris(self, files: pa.Table) -> pa.Array:
-        """The location of each listed file, as `source_file.path` has it: not URL-encoded."""
+        """Return the location of each listed file, as in `source_file.path`: not URL-encoded."""
         return pc.binary_join_element_wise(str(self.uri), files["path"].combine_chunks(), "/")
 
     def list_files(self, start_path: str = "") -> pa.Table:
-        """The files that are there and may be loaded, with one listing.
+        """List the files that may be loaded, with one listing.
 
         Args:
-            start_path: Leave out files whose path is not greater.
+            start_path: Only files with a greater path are returned.
 
-        Returns: Columns of `LISTING_SCHEMA`, in the order of the source. `path` is relative to `uri`, and not
-            URL-encoded; `etag` is null where the store has none.
+        Returns: The files as `LISTING_SCHEMA`, in the order of the source. `path` is relative to `uri` and not
+        URL-encoded. `etag` is null if the store has none.
 
         Raises:
-            StorageError: The location cannot be listed. One that does not exist has no files.
+            StorageError: The location cannot be listed. A missing location has no files and is no error.
         """
         now_ms = time.time_ns() // 1_000_000
         matching = _regular_expression(self.pattern)
@@ -165,7 +166,7 @@ class FileSource:
             return listed
         is_settled = pc.less_equal(listed["modification_time_ms"], now_ms - round(self.settle_seconds * 1000))
         if self.names_ascend:
-            # What comes behind one that is not complete waits for it: the next look begins behind what was loaded.
+            # Files after an incomplete file wait for it, because the next listing starts after the last loaded file.
             first = pc.index(is_settled, False).as_py()
             return listed if first < 0 else listed.slice(0, first)
         return pc.filter(listed, is_settled)
@@ -186,7 +187,7 @@ class FileSource:
 
 
 def _columns(metas: list[FileMeta]) -> pa.Table:
-    """Raises InvalidRequestError: A name is not Unicode."""
+    """Raises InvalidRequestError if a name is not valid Unicode."""
     paths, sizes, times, _, etags = zip(*metas, strict=True)
     try:
         "".join(paths).encode()
@@ -200,7 +201,7 @@ def _columns(metas: list[FileMeta]) -> pa.Table:
 
 
 def _listed_directory(pattern: str) -> tuple[str, bool]:
-    """The directory below which a pattern has files, and whether they may lie in directories below that."""
+    """Return the directory that contains the files of a pattern, and whether they may be in subdirectories."""
     parts = pattern.split("/")
     names = parts[:-1]
     first = next((place for place, name in enumerate(names) if _WILDCARD.search(name)), len(names))
@@ -208,7 +209,7 @@ def _listed_directory(pattern: str) -> tuple[str, bool]:
 
 
 def _regular_expression(pattern: str) -> str:
-    """A pattern as a regular expression of RE2."""
+    """Return a pattern as a regular expression of RE2."""
     text, place = "", 0
     while place < len(pattern):
         if pattern.startswith("**/", place) and (not place or pattern[place - 1] == "/"):

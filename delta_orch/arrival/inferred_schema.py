@@ -1,7 +1,7 @@
-"""The columns that files have, where no table and no declaration says it.
+"""Infers the columns of files, if neither a table nor a declaration defines them.
 
-JSON has types of its own: a text stays a text, whatever it looks like. A column of CSV has the first type that every
-cell fits: long, double, boolean, date, timestamp, and else text.
+JSON values have types, so a text always stays a text. A column of CSV gets the first type that every cell fits: long,
+double, boolean, date, timestamp, or text.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ _OF_NUMBERS = _OF_TEXT[:3]
 
 
 def schema_of_files(files: SourceFiles, *, whole: bool) -> StructType:
-    """The columns of the files, in the types that the source hints at. A file that cannot be read has none.
+    """Return the columns of the files, with the types that the source hints at. A file that cannot be read has no
+    columns.
 
     Args:
-        whole: Look at all files and rows instead of a sample: `SAMPLE_FILES` files, evenly spread, `SAMPLE_ROWS` rows.
+        whole: Read all files and rows instead of a sample of `SAMPLE_FILES` files, evenly spread, and `SAMPLE_ROWS`
+            rows.
 
     Raises:
         UnreadableFileError: A file cannot be read, and `on_error` is `fail`.
@@ -66,7 +68,7 @@ def schema_of_files(files: SourceFiles, *, whole: bool) -> StructType:
 
 
 def hinted(files: SourceFiles) -> StructType:
-    """The columns that the source declares, all or some of them. Raises SchemaMismatchError: A type is none."""
+    """Return the columns that the source declares, all or some. Raises SchemaMismatchError if a type is invalid."""
     declared = files.source.schema
     if isinstance(declared, pa.Schema):
         return schema_from_arrow(declared)
@@ -95,7 +97,7 @@ def _isolated(files: SourceFiles, numbers: Numbers, most_rows: int | None) -> It
         if files.source.on_error == "fail":
             yield from read(piece)
         else:
-            # Whoever reads the rows sets the file aside.
+            # The reader of the rows reports this file.
             yield from files.isolated(piece, read, lambda number, cause: None)
 
 
@@ -142,7 +144,7 @@ def _of_csv(rows: CsvRows, numbers: Numbers, most_rows: int | None) -> StructTyp
 def _first_fits(
     connection: Connection, checks: Sequence[str], rows: str, kinds: Sequence[DataType], names: Sequence[str]
 ) -> dict[str, DataType]:
-    """For each column the first type that all of its values fit."""
+    """Return for each column the first type that all its values fit."""
     if not checks:
         return {}
     (answers,) = connection.sql(f"SELECT {', '.join(f'bool_and({c})' for c in checks)} FROM {rows}").fetchall()
@@ -154,7 +156,7 @@ def _first_fits(
 
 
 def _united(ours: StructType, theirs: StructType, is_text: bool) -> StructType:
-    """The columns of both, in the order in which they come."""
+    """Return the columns of both schemas, in order of appearance."""
     fields = {field.name.lower(): field for field in ours}
     for field in theirs:
         known = fields.setdefault(field.name.lower(), field)
@@ -163,7 +165,7 @@ def _united(ours: StructType, theirs: StructType, is_text: bool) -> StructType:
 
 
 def _wider(ours: DataType, theirs: DataType, is_text: bool) -> DataType:
-    """A type for the values of both: of texts that differ a text, of other values that do not fit ours."""
+    """Return a type for the values of both types. It is text if no other type holds the values of both."""
     if isinstance(ours, StructType) and isinstance(theirs, StructType):
         return _united(ours, theirs, is_text)
     if isinstance(ours, ArrayType) and isinstance(theirs, ArrayType):
@@ -178,7 +180,7 @@ def _wider(ours: DataType, theirs: DataType, is_text: bool) -> DataType:
 
 
 def _json_type(kind: object) -> DataType:
-    """A type as `json_group_structure` names it. Values of several types are text."""
+    """Return a type from the name that `json_group_structure` uses. Values of several types are text."""
     if isinstance(kind, dict) and kind:
         fields: dict[str, StructField] = {}
         for name, inner in kind.items():

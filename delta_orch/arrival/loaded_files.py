@@ -1,11 +1,11 @@
 """The record of the files that a table has loaded from a source: Parquet files under `_delta_orch/loaded`.
 
-An ordinary `txn` of the table names the record: its application id says the source, its version the file. So the record
-changes in the commit of the rows, and goes back with them.
+An ordinary `txn` of the table refers to the record. Its application id identifies the source, and its version the file.
+So the record changes in the same commit as the rows, and a restore takes back both.
 
-Each commit writes one file and changes none. It holds the new entries, and the names of the earlier files that hold the
-others. Small ones are merged into it, so that there are few: a file's entries are copied once for each doubling, and
-never beyond `_MOST_MERGED`. Entries are sorted by path. Of entries of one path the newest counts.
+Each commit writes one file and changes none. It holds the new entries, and the names of the earlier files with the
+other entries. Small files are merged into it, so that their number stays low. An entry is copied once for each
+doubling, and never beyond `_MOST_MERGED`. Entries are sorted by path. If a path has several entries, the newest counts.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from delta_orch.storage.base import LogStore
 
 ENTRY_SCHEMA = pa.schema([*LISTING_SCHEMA, ("version", pa.int64()), ("state", pa.int8())])
-"""An entry: a listed file, the version of the record with which its rows came, and its state."""
+"""The columns of an entry: a listed file, the record version that added its rows, and its state."""
 
 LOADED, SET_ASIDE, FORGOTTEN = 0, 1, 2
-"""States of an entry. Files of `FORGOTTEN` entries are loaded again: their rows were taken back."""
+"""The states of an entry. Files of `FORGOTTEN` entries are loaded again, because their rows were removed."""
 
 _SEGMENTS = b"delta_orch.segments"
 _GROUP_ROWS = 100_000
@@ -59,7 +59,8 @@ FROM entries AS e JOIN listed AS l ON e.path = l.path GROUP BY row
 
 
 def cursor_id(source: FileSource) -> str:
-    """The application id of a source's record. No cursor on a table has an empty name before the arrow."""
+    """Return the application id of a source's record. It differs from cursors on tables, which have a name before the
+    arrow."""
     return f"{CURSOR_PREFIX}{source.uri}"
 
 
@@ -68,8 +69,8 @@ CURSOR_PREFIX = "cdc:<-"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A file of the record: its version, how many entries it has, the least and the greatest path, and whether files
-    among them are to be loaded again."""
+    """A file of the record: its version, its number of entries, the least and the greatest path, and whether some of
+    its files must be loaded again."""
 
     version: int
     rows: int
@@ -85,8 +86,9 @@ class LoadedFiles:
     Attributes:
         store: The table's root.
         cursor: The application id.
-        recorded: The version that the table has recorded for it; -1 for none. The next one follows it.
-        version: The version that was read; -1 for none. It is an older one where the rows were restored without it.
+        recorded: The version that the table has recorded for the cursor, or -1. The next version follows it.
+        version: The version that was read, or -1. It is older than `recorded` if the rows were restored without the
+            record.
         segments: The files that hold the entries, newest first.
     """
 
@@ -98,11 +100,11 @@ class LoadedFiles:
 
     @classmethod
     def read(cls, store: LogStore, cursor: str, recorded: int, version: int) -> LoadedFiles:
-        """Read which files make up a version of the record: one footer.
+        """Read the list of files of a version of the record, from one footer.
 
         Raises:
-            MissingFileError: The record is gone. Nothing is known of what was loaded.
-            StorageError: It cannot be read.
+            MissingFileError: The record does not exist, so the loaded files are unknown.
+            StorageError: The record cannot be read.
         """
         found = cls(store, cursor, recorded, version)
         if version < 0:
@@ -113,12 +115,12 @@ class LoadedFiles:
 
     @property
     def versions(self) -> set[int]:
-        """The files that the record is made of, by their versions."""
+        """Return the files of the record, by their versions."""
         return {self.version, *(segment.version for segment in self.segments)} - {-1}
 
     @property
     def last_path(self) -> str:
-        """The greatest path; empty where there is none, or where files before it are to be loaded again."""
+        """Return the greatest path. Empty if there is none, or if files before it must be loaded again."""
         if any(segment.forgets for segment in self.segments):
             return ""
         return max((segment.last for segment in self.segments), default="")
@@ -126,13 +128,13 @@ class LoadedFiles:
     # Lookups
 
     def select(self, listed: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """The files of a listing that were not loaded, and those that were and have changed since.
+        """Return the files of a listing that were not loaded, and the loaded files that have changed.
 
-        A file has changed if its size has, or its etag; where the store has no etags, if its modification time has. A
-        file that was set aside, and has changed, counts as one that was not loaded.
+        A file has changed if its size or its etag differs. Without etags, the modification time is compared. A skipped
+        file that has changed counts as not loaded.
 
         Args:
-            listed: Columns of `file_source.LISTING_SCHEMA`, each path once.
+            listed: Files as `file_source.LISTING_SCHEMA`, each path once.
 
         Returns: Rows of `listed`, in its order.
         """
@@ -143,7 +145,7 @@ class LoadedFiles:
         return pc.filter(listed, is_new), pc.filter(listed, is_changed)
 
     def _look_up(self, listed: pa.Table) -> pa.Table:
-        """The newest entry of each file: its `version`, and the file's `state`; null where there is none."""
+        """Return the newest entry of each file: its `version` and the file's `state`. Null if there is no entry."""
         if not self.segments or not listed.num_rows:
             return pa.table({name: pa.nulls(listed.num_rows, pa.int64()) for name in ("version", "state")})
         bounds = pc.min_max(listed["path"])
@@ -154,7 +156,7 @@ class LoadedFiles:
         failures: list[BaseException] = []
         try:
             with duckdb_errors("The record of loaded files could not be searched"), connect() as connection:
-                # The listing is the side that is kept in memory: it is the right one.
+                # The listing is the right side of the join, which DuckDB keeps in memory.
                 connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
                 connection.register("entries", _watched(entries, failures))
                 connection.register("listed", listed.append_column("row", rows))
@@ -167,11 +169,11 @@ class LoadedFiles:
         return pc.take(known.select(["version", "state"]), places)
 
     def of_versions(self, versions: Collection[int] | None = None, *, since: int = 0) -> pa.Table:
-        """The entries of files whose rows came with some versions, columns of `ENTRY_SCHEMA`, by version and path.
+        """Return the entries whose rows came with some record versions, as `ENTRY_SCHEMA`, sorted by version and path.
 
         Args:
-            versions: These alone; None for all.
-            since: These and later ones.
+            versions: Only these versions. None means all.
+            since: Only this and later versions.
         """
         parts = [pa.RecordBatch.from_pylist([], ENTRY_SCHEMA)]
         asked = None if versions is None else int64_array(list(versions))
@@ -181,12 +183,12 @@ class LoadedFiles:
                 is_asked = pc.and_(is_asked, pc.is_in(batch["version"], value_set=asked))
             parts.append(pc.filter(batch, is_asked))
         entries = pa.Table.from_batches(parts)
-        # Others may have come since for the same path.
+        # Newer entries may exist for the same path.
         is_newest = pc.equal(self._look_up(entries.select(LISTING_SCHEMA.names))["version"], entries["version"])
         return pc.sort_by(pc.filter(entries, is_newest), "version", "path")
 
     def _entries(self, first: str, last: str | None) -> pa.RecordBatchReader:
-        """All entries with paths in a range, and some others."""
+        """Return all entries with paths in a range. The result may have other entries as well."""
         groups = self._groups([s for s in self.segments if s.last >= first and (last is None or s.first <= last)])
 
         def read(task: tuple[pq.ParquetFile, int]) -> pa.Table:
@@ -220,9 +222,9 @@ class LoadedFiles:
             return pq.ParquetFile(self.store.open_input(path))
         except FileMissingInStoreError as e:
             raise MissingFileError(
-                f"The record of the files that {self.store.uri} has loaded is not there",
-                cause=f"Something has deleted {path}, and which files were loaded is not known without it",
-                remedy="Bring the file back, or load everything anew into another table",
+                f"The record of the files that {self.store.uri} has loaded does not exist",
+                cause=f"The file {path} was deleted. Without it, the loaded files are unknown",
+                remedy="Restore the file, or load all files again into another table",
                 path=path,
             ) from e
         except OSError as e:
@@ -231,20 +233,20 @@ class LoadedFiles:
     # Changes
 
     def next_version(self) -> int:
-        """A version for the next change. Later ones are greater, also those that others choose."""
+        """Return a version for the next change. Later versions are greater, even if other writers choose them."""
         return max(self.recorded + 1, time.time_ns() // 1000)
 
     def write(self, version: int, files: pa.Table, state: int = LOADED, *, set_aside: Collection[str] = ()) -> None:
-        """Write the record as it is with some files, for the commit that brings their rows.
+        """Write the record with some new files, for the commit that adds their rows.
 
         Args:
-            version: Of `next_version`. The commit records it, and that it follows `recorded` (`txn`).
+            version: A version from `next_version`. The `txn` of the commit records it as the successor of `recorded`.
             files: Columns of `file_source.LISTING_SCHEMA`.
-            state: What they are.
-            set_aside: The paths of those that could not be read.
+            state: The state of these files.
+            set_aside: The paths of files that could not be read.
 
         Raises:
-            ConcurrentTransactionError: Another run has chosen the same version. Nothing was written.
+            ConcurrentTransactionError: Another run chose the same version. Nothing was written.
             StorageError: Nothing was written.
         """
         count = files.num_rows
@@ -266,8 +268,8 @@ class LoadedFiles:
         except FileExistsInStoreError as e:
             raise ConcurrentTransactionError(
                 f"Another run loads files into {self.store.uri}",
-                cause=f"It has written version {version} of the record of loaded files",
-                remedy="Run the operation again: it loads what is left",
+                cause=f"The other run wrote version {version} of the record of loaded files",
+                remedy="Run the operation again. It loads the remaining files",
             ) from e
 
     def copy_to(self, store: LogStore) -> None:
@@ -278,21 +280,21 @@ class LoadedFiles:
             try:
                 store.put_if_absent(path, content)
             except FileExistsInStoreError:
-                if store.read_bytes(path) != content:  # Not from an earlier clone.
+                if store.read_bytes(path) != content:  # The file must not be from an earlier clone.
                     raise
 
     def txn(self, version: int) -> TxnId:
-        """The transaction with which a commit records a version that was written."""
+        """Return the transaction id with which a commit records a written version."""
         return TxnId(self.cursor, version, follows=self.recorded)
 
 
 def record_directory(cursor: str) -> str:
-    """Where the record of a cursor lies, relative to the table's root."""
+    """Return the directory of the record of a cursor, relative to the table's root."""
     return f"{LOADED_DIRECTORY}/{hashlib.sha256(cursor.encode()).hexdigest()[:32]}"
 
 
 def _watched(rows: pa.RecordBatchReader, failures: list[BaseException]) -> pa.RecordBatchReader:
-    """The same rows. What reading them raises is kept, because DuckDB passes on its words alone."""
+    """Return the same rows, and keep an error of reading them. DuckDB passes on only the message of an error."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
@@ -305,7 +307,7 @@ def _watched(rows: pa.RecordBatchReader, failures: list[BaseException]) -> pa.Re
 
 
 def record_path(cursor: str, version: int) -> str:
-    """The file of a version of a record, relative to the table's root."""
+    """Return the file of a version of a record, relative to the table's root."""
     return f"{record_directory(cursor)}/{version:020d}.parquet"
 
 
@@ -314,7 +316,7 @@ def _codes(values: list[int]) -> pa.Array:
 
 
 def _newest(entries: pa.Table) -> pa.Table:
-    """Of each path the entry of the greatest version, sorted by path."""
+    """Return the entry with the greatest version of each path, sorted by path."""
     entries = pc.sort_by(entries, "path", "version").combine_chunks()
     if entries.num_rows < 2:
         return entries

@@ -1,4 +1,4 @@
-"""Files as rows of a table: in the table's types, each with the file that it came from."""
+"""Reads files as rows of a table: in the table's types, each row with its file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class FileRows:
     """The rows of some files.
 
     Attributes:
-        schema: The columns: those of the table, or of the files where there is none, then `_rescued_data` and
-            `source_file` if the source asks for them. With `schema_mode="merge"`, new columns of the files are in it.
-        batches: The rows, once: a RecordBatchReader, or a Spark DataFrame on the Spark engine.
+        schema: The columns of the table, or of the files if there is no table. Then `_rescued_data` and `source_file`,
+            if the source requests them. With `schema_mode="merge"`, it includes new columns of the files.
+        batches: The rows, as a RecordBatchReader or, on the Spark engine, as a Spark DataFrame. They can be read once.
     """
 
     schema: pa.Schema
@@ -33,27 +33,27 @@ class FileRows:
 
     @property
     def set_aside(self) -> pa.Table:
-        """The files that could not be read, and why: columns of `SET_ASIDE_SCHEMA`. None of their rows is in `batches`.
-        Complete once all batches were read."""
+        """Return the files that could not be read, with their errors, as `SET_ASIDE_SCHEMA`. None of their rows is in
+        `batches`. The result is complete after all batches were read."""
         return pa.Table.from_pylist([{"path": p, "error": e} for p, e in self._set_aside], SET_ASIDE_SCHEMA)
 
 
 def read_files(source: FileSource, files: pa.Table, schema: pa.Schema | None, *, engine: Engine) -> FileRows:
-    """The rows of files of a source, in the types of a table.
+    """Read files of a source as rows, in the types of a table.
 
-    Values keep every digit: what does not fit its column is refused, or rescued, see `FileSource.schema_mode`. A file
-    gives all of its rows or none: with `on_error="quarantine"` its rows wait until the last of them was read.
+    Values keep every digit. A value that does not fit its column is refused or rescued (`FileSource.schema_mode`). A
+    file yields all of its rows or none. With `on_error="quarantine"`, its rows are held until the last one was read.
 
     Args:
-        files: Of `FileSource.list_files`.
-        schema: The columns of the table that come from files; None for a table that is made of them.
+        files: Files from `FileSource.list_files`.
+        schema: The columns of the table that come from files. None if the table is created from the files.
 
     Raises, at the latest while rows are read:
-        SchemaMismatchError: A field is new, or a value does not fit its column. It names the file and the row.
+        SchemaMismatchError: A field is new, or a value does not fit its column. The error names the file and the row.
         UnreadableFileError: A file cannot be read, and `on_error` is `fail`.
         StorageError: The store failed, or a file has changed since it was listed.
-        InvalidRequestError: The format has no such option, or no file says which columns there are.
-        MissingDependencyError, UnsupportedError: Nothing here reads the format, or gives values of a column's type.
+        InvalidRequestError: The format has no such option, or no file defines the columns.
+        MissingDependencyError, UnsupportedError: The format or the type of a column is not supported.
     """
     if engine.name == "spark":
         from delta_orch.arrival.spark_rows import spark_rows

@@ -1,4 +1,4 @@
-"""How files become rows of a table: in its types, each with the file that it came from."""
+"""Turns files into rows of a table: in its types, each row with its file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     pass
 
 RESCUED_DATA = "_rescued_data"
-"""The text column of `schema_mode="rescue"`: a JSON object of what did not fit the row's columns."""
+"""The text column of `schema_mode="rescue"`: a JSON object with the values that did not fit the row's columns."""
 SOURCE_FILE_TYPE = StructType(
     (
         StructField("path", STRING),
@@ -54,7 +54,7 @@ SOURCE_FILE_TYPE = StructType(
 
 @dataclass(frozen=True)
 class Reading:
-    """How files become rows.
+    """Reads files as rows.
 
     Attributes:
         target: The columns that files fill.
@@ -76,7 +76,7 @@ class Reading:
         return schema_to_arrow(StructType(tuple(fields)))
 
     def batches(self, set_aside: list[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
-        """The rows, in the order of the files. Appends to `set_aside` what cannot be read."""
+        """Return the rows, in the order of the files. Files that cannot be read are appended to `set_aside`."""
         files = self.files
         if files.source.on_error == "fail":
             for piece in files.pieces(self._with_rows):
@@ -91,12 +91,12 @@ class Reading:
 
     @cached_property
     def _with_rows(self) -> Numbers:
-        """All files but empty ones, where an empty file is one without rows."""
+        """Return all files. If an empty file has no rows in this format, empty files are skipped."""
         has_empty = self.files.source.format in ("json", "csv", "text")
         return [number for number, size in enumerate(self.files.sizes) if size or not has_empty]
 
     def _complete(self, numbers: Numbers) -> Iterator[pa.RecordBatch]:
-        """The rows, after the last of them was read."""
+        """Return the rows after the last one was read."""
         relation = LocalRelation(schema_from_arrow(self.schema), partial(self._rows, numbers))
         with spooled(relation) as rows:
             yield from together(rows.batches())
@@ -149,7 +149,7 @@ class Reading:
 
 
 class RowNumbers:
-    """The number of each row in its file, from 1, for files that come one after the other."""
+    """Return the number of each row in its file, from 1. Rows of a file are contiguous."""
 
     def __init__(self) -> None:
         self._last, self._count = -1, 0
@@ -158,7 +158,7 @@ class RowNumbers:
         places = np.arange(len(numbers))
         is_first = np.diff(numbers, prepend=self._last) != 0
         begins = np.maximum.accumulate(np.where(is_first, places, 0))
-        # Rows before the first change go on with the file of the batch before.
+        # Rows before the first change belong to the last file of the previous batch.
         goes_on = np.cumsum(is_first) == 0
         found = places - begins + 1 + np.where(goes_on, self._count, 0)
         self._last, self._count = int(numbers[-1]), int(found[-1])
@@ -183,22 +183,22 @@ def _target(files: SourceFiles, schema: pa.Schema | None) -> StructType:
     target = StructType(tuple(f for f in target if f.name.lower() not in own))
     if not target.fields:
         raise InvalidRequestError(
-            "The files do not say which columns a table has",
-            cause="They are empty",
+            "The columns of the table cannot be inferred from the files",
+            cause="The files are empty",
             remedy="Pass schema=pyarrow.schema(…) to FileSource, or load files that have rows",
         )
     for column in target:
         if holds_variant(column.data_type):
             raise UnsupportedError(
-                f"The column {column.name} holds a variant, which files are not read as",
-                remedy="Load the text into a string column, and parse it in a step behind this one",
+                f"The column {column.name} is a variant, which cannot be loaded from files",
+                remedy="Load the text into a string column, and parse it in a later step with parse_json",
             )
-    # Who writes the rows checks NOT NULL. Spark would take the word of a schema that says so.
+    # The write checks NOT NULL. Spark would trust a schema that declares it.
     return as_nullable(target)
 
 
 def _problems(value: object, name: str, target: DataType, path: str = "") -> Iterator[str]:
-    """What does not fit of a field: new fields by their whole path, or the value."""
+    """Return the parts of a field that do not fit: new fields by their full path, or the value."""
     known = target.find(name) if isinstance(target, StructType) else None
     if known is None:
         yield f"the field {path}{name} is new"

@@ -1,4 +1,4 @@
-"""The files of one load: where they can be read, in pieces of a bounded size, and which of them cannot be read."""
+"""The files of one load. Gives readers access to them in parts of bounded size, and collects unreadable files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
 Result = TypeVar("Result")
 Numbers = Sequence[int]
-"""Places of files in the list of the load."""
+"""Positions of files in the list of the load."""
 
 _CODECS = {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd", "bz2": "bz2", "lz4": "lz4"}
 _PATTERN_CHARACTERS = frozenset("*?[]{}\\\0")
@@ -44,7 +44,7 @@ class SourceFiles:
     """Files of a source.
 
     Attributes:
-        files: As `FileSource.list_files` has them.
+        files: Files from `FileSource.list_files`.
     """
 
     source: FileSource
@@ -65,7 +65,7 @@ class SourceFiles:
         return self.source.uris(self.files)
 
     def pieces(self, numbers: Numbers) -> Iterator[Numbers]:
-        """The files in their order, as many together as fit in memory, and at least one."""
+        """Yield the files in order, in groups that fit in memory, each with at least one file."""
         first, size = 0, 0
         for place, number in enumerate(numbers):
             if place > first and size + self.sizes[number] > MEMORY_BYTES:
@@ -91,8 +91,8 @@ class SourceFiles:
 
     @contextmanager
     def local_texts(self, numbers: Numbers) -> Iterator[list[str]]:
-        """Paths of the files as plain UTF-8 on the local disk: their own, or those of copies. Copies are complete: a
-        file that is cut off or damaged in its compression is found before any of it is read.
+        """Return local paths of the files as plain UTF-8, either the original paths or those of copies. Copies are
+        complete, so a file that is truncated or has damaged compression is detected before it is read.
 
         Raises as `open`.
         """
@@ -120,8 +120,8 @@ class SourceFiles:
         """A file as it is.
 
         Raises:
-            UnreadableFileError: It cannot be read, or what it holds cannot.
-            StorageError: The store failed for a moment, or the file is not the one that was listed.
+            UnreadableFileError: The file or its content cannot be read.
+            StorageError: The store failed temporarily, or the file changed after the listing.
         """
         with self.reading([number]), self.source.store.open_input(self.paths[number]) as file:
             if file.size() != self.sizes[number]:
@@ -130,14 +130,14 @@ class SourceFiles:
 
     @contextmanager
     def open_text(self, number: int) -> Iterator[IO[bytes]]:
-        """As `open`, decompressed, and in UTF-8 if the source names an encoding."""
+        """Open a file as `open` does, decompressed, and converted to UTF-8 if the source names an encoding."""
         with self.open(number) as file:
             codec, encoding = self._codec(number), self.source.encoding
             stream = file if codec is None else pa.CompressedInputStream(file, codec)
             yield stream if encoding is None else pa.transcoding_input_stream(stream, encoding, "utf-8")
 
     def ensure_unchanged(self, numbers: Iterable[int]) -> None:
-        """Raises StorageError for a local file that was written, or has gone, since it was listed."""
+        """Raise StorageError if a local file was changed or removed after it was listed."""
         times: list[int] = self.files["modification_time_ms"].to_pylist()
         for number in numbers:
             try:
@@ -150,18 +150,18 @@ class SourceFiles:
     def _changed(self, number: int) -> StorageError:
         return StorageError(
             f"The file {self.uris[number]} has changed since it was listed",
-            cause="Something writes it, or has replaced it",
-            remedy="Load it again later. Pass settle_seconds for files that are written in place",
+            cause="Another program writes or replaced it",
+            remedy="Load it later. If files are written in place, pass settle_seconds",
             path=self.paths[number],
             retryable=True,
         )
 
     @contextmanager
     def reading(self, numbers: Numbers, local_paths: Sequence[str] = ()) -> Iterator[None]:
-        """Errors of readers become UnreadableFileError, for the file that the message names.
+        """Turn errors of readers into UnreadableFileError for the file that the message names.
 
         Args:
-            local_paths: What the reader calls the files.
+            local_paths: The paths of the files in messages of the reader.
         """
         import duckdb
 
@@ -174,7 +174,7 @@ class SourceFiles:
             raise failure from e
 
     def failure(self, error: Exception, numbers: Numbers, local_paths: Sequence[str] = ()) -> DeltaError:
-        """The error to raise for what a reader raised. See `reading`."""
+        """Return the error to raise for an error of a reader. See `reading`."""
         import duckdb
 
         if isinstance(error, DeltaError) and not _is_of_one_file(error):
@@ -190,7 +190,7 @@ class SourceFiles:
         is_of_disk = isinstance(error, duckdb.IOException) and (not named or "No space" in message)
         if is_of_disk or isinstance(error, duckdb.OutOfMemoryException):
             remedy = "Free disk space or memory"
-            return StorageError("DuckDB could not read the files to the end", cause=message, remedy=remedy)
+            return StorageError("DuckDB could not read the files completely", cause=message, remedy=remedy)
         number = named[0] if named else numbers[0] if len(numbers) == 1 else None
         return self.unreadable(number, message.split("\n\n")[0].split("\nPossible")[0])
 
@@ -199,7 +199,7 @@ class SourceFiles:
         return UnreadableFileError(
             f"{name} cannot be read as {self.source.format}",
             cause=cause,
-            remedy='Repair or remove the file, or pass on_error="quarantine", which sets it aside',
+            remedy='Repair or remove the file, or pass on_error="quarantine" to skip it',
             path=None if number is None else self.paths[number],
             number=number,
         )
@@ -207,11 +207,11 @@ class SourceFiles:
     def isolated(
         self, numbers: Numbers, read: Callable[[Numbers], Iterator[Result]], set_aside: Callable[[int, str], None]
     ) -> Iterator[Result]:
-        """What `read` gives for the files, without those that cannot be read.
+        """Yield the results of `read` for the files, without files that cannot be read.
 
         Args:
-            read: Raises UnreadableFileError before it gives anything.
-            set_aside: Called with each file that cannot be read, and why.
+            read: A function that raises UnreadableFileError before it yields anything.
+            set_aside: A function that receives each file that cannot be read, with the error.
         """
         pending = [numbers]
         while pending:
@@ -226,24 +226,24 @@ class SourceFiles:
                     continue
                 named = e.context.get("number")
                 place = together.index(named) if named in together else len(together) // 2
-                # Read by itself, the file proves whether it is the one.
+                # Reading the file alone shows whether it is the damaged one.
                 pending += [together[place + 1 :], together[place : place + 1], together[:place]]
 
 
 def _is_of_one_file(error: Exception) -> bool:
-    """Whether an error is about what is read, and not about the store, the disk or this process. Arrow raises OSError
-    without a number for what a file holds."""
+    """Whether an error is about the content of a file, and not about the store, the disk or this process. For content,
+    Arrow raises OSError without a number."""
     code = error.context.get("errno") if isinstance(error, StorageError) else getattr(error, "errno", None)
     is_gone = isinstance(error, FileMissingInStoreError)
     return is_gone or code in _OF_ONE_FILE or (code is None and not isinstance(error, DeltaError))
 
 
 def ensure_known_options(source: FileSource, known: Sequence[str]) -> dict[str, object]:
-    """The options of a source. Raises InvalidRequestError: The reader has no such option."""
+    """Return the options of a source. Raises InvalidRequestError if the reader has no such option."""
     options = dict(source.options or {})
     if unknown := sorted(set(options) - set(known)):
         raise InvalidRequestError(
-            f"The option {unknown[0]!r} is not one of files of the format {source.format}",
+            f"Files of the format {source.format} have no option {unknown[0]!r}",
             remedy=f"Use {', '.join(known)}" if known else "Leave options out",
             option=unknown[0],
         )
@@ -251,7 +251,7 @@ def ensure_known_options(source: FileSource, known: Sequence[str]) -> dict[str, 
 
 
 def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, small batches as one: a file gives at least one, and may be small."""
+    """Return the same rows, with small batches combined. Each file yields at least one batch, which may be small."""
     held: list[pa.RecordBatch] = []
     size = count = 0
     for batch in batches:

@@ -1,4 +1,5 @@
-"""Files as rows on Spark: each task reads some of the files as a process does, so both engines have the same rows."""
+"""Reads files as rows on Spark. Each task reads some of the files like a single process, so both engines return the
+same rows."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TASK_FILES = 1_000
-"""The most files of a task, which opens one after the other."""
+"""The maximal number of files of a task, which reads one after the other."""
 _UNREADABLE = pa.schema([("path", pa.string()), ("error", pa.string())])
 _FILES = StructType((StructField("files", BINARY),))
 
 
 class SparkRows(NamedTuple):
-    """The rows of files as a DataFrame. `set_aside` names files that cannot be read, and says why."""
+    """The rows of files as a DataFrame. `set_aside` has the files that cannot be read, with their errors."""
 
     schema: pa.Schema
     rows: DataFrame
@@ -36,10 +37,10 @@ class SparkRows(NamedTuple):
 
 
 def spark_rows(reading: Reading, engine: SparkEngine) -> SparkRows:
-    """See `read_files`. A file is read by one task, however large it is.
+    """Read files. See `read_files`. One task reads a file completely, however large it is.
 
-    With `on_error="quarantine"` a first job reads the files to find those that cannot be read: a DataFrame may be
-    evaluated more than once, and has the same rows each time.
+    With `on_error="quarantine"`, a first job finds the files that cannot be read. A DataFrame may be evaluated several
+    times, and must return the same rows each time.
     """
     source, files, session = reading.files.source, reading.files.files, engine.host.session
     set_aside: list[tuple[str, str]] = []
@@ -49,14 +50,14 @@ def spark_rows(reading: Reading, engine: SparkEngine) -> SparkRows:
             set_aside = [(row["path"], row["error"]) for row in errors.toArrow().sort_by("path").to_pylist()]
         broken = string_array([path for path, _ in set_aside])
         files = pc.filter(files, pc.invert(pc.is_in(files["path"], broken)))
-    # What was readable must be so again.
+    # A file that was readable in the first job must be readable again.
     readable = replace(source, on_error="fail")
     rows = _in_tasks(session, SourceFiles(readable, files), _rows(readable, reading.target), reading.schema)
     return SparkRows(reading.schema, rows, set_aside)
 
 
 def _in_tasks(session: SparkSession, files: SourceFiles, read: BatchFunction, schema: pa.Schema) -> DataFrame:
-    """What `read` gives for parts of the files, a task each."""
+    """Return the results of `read` for parts of the files, with one task for each part."""
     parts = [
         piece[first : first + _TASK_FILES]
         for piece in files.pieces(range(files.files.num_rows))
@@ -92,7 +93,7 @@ def _unreadable(source: FileSource, target: StructType) -> BatchFunction:
     def read(reading: Reading) -> Iterator[pa.RecordBatch]:
         set_aside: list[tuple[str, str]] = []
         for _ in reading.batches(set_aside):
-            pass  # only to learn which cannot be read
+            pass  # The batches are not needed, only the unreadable files.
         yield pa.RecordBatch.from_pylist([{"path": p, "error": e} for p, e in set_aside], _UNREADABLE)
 
     return _each(source, target, read)

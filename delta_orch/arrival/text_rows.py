@@ -1,4 +1,5 @@
-"""Rows of JSON and CSV files: DuckDB parses the files, and gives each value as text. Types come after that."""
+"""Reads JSON and CSV files. DuckDB parses the files and returns each value as text. Then the texts are converted to
+types."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ class SourceRows(NamedTuple):
     """Rows of some files.
 
     Attributes:
-        columns: Of the target, in any Arrow type that its values have.
-        misfit: What the row has beside them: a JSON object by the file's names, null where there is nothing.
+        columns: The columns of the target, in any Arrow type that fits their values.
+        misfit: The other values of each row, as a JSON object with the file's names. Null if there are none.
         numbers: The file of each row, in the order of the file's rows.
     """
 
@@ -55,7 +56,7 @@ class SourceRows(NamedTuple):
 
 
 class TextColumn(NamedTuple):
-    """SQL of a column's value, of whether it loses nothing, and of the text that it was made of."""
+    """SQL for a column: its value, whether the conversion loses nothing, and the original text."""
 
     value: str
     fits: str
@@ -64,7 +65,7 @@ class TextColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class JsonRows:
-    """The rows of JSON files: an object a line, objects one after the other, or an array of objects."""
+    """The rows of JSON files: one object per line, several objects in sequence, or an array of objects."""
 
     files: SourceFiles
 
@@ -77,7 +78,7 @@ class JsonRows:
         return TextValues(**{name: str(value) for name, value in self._options.items() if name in _VALUE_OPTIONS})
 
     def objects(self, paths: Sequence[str]) -> str:
-        """SQL of `o`, an object as text, and `f`, its file's place among the paths."""
+        """Return SQL for `o`, an object as text, and `f`, the position of its file among the paths."""
         layout = self._options.get("layout", "auto")
         if layout not in ("auto", "newline_delimited", "array", "unstructured"):
             raise InvalidRequestError(
@@ -100,7 +101,7 @@ class JsonRows:
         lower = _texts(f.name.lower() for f in target)
         folded = "list_transform(json_keys(t), lambda k: lower(k))"
         inside = "json_extract(t, '$.*')"
-        # A field that is not the column of its name: unknown, or there twice. Null is as if it were not there.
+        # Fields that no column holds: unknown or repeated fields. A null counts as missing.
         is_used = f"list_contains({lower}, lower(k)) AND list_position({folded}, lower(k)) = i"
         item = f"{inside}[i]"
         extra = (
@@ -127,7 +128,7 @@ class JsonRows:
 
 
 def _may_lose_digits(target: StructType) -> str:
-    """SQL of whether a number with a point is in a column that is no double, or below one."""
+    """Return SQL for whether a number with a point occurs in or below a column that is not a double."""
     conditions = []
     for place, field in enumerate(target, 1):
         kind, text = f"json_type(p[{place}])", f"CAST(p[{place}] AS VARCHAR)"
@@ -139,7 +140,7 @@ def _may_lose_digits(target: StructType) -> str:
 
 @dataclass(frozen=True)
 class CsvRows:
-    """The rows of CSV files, whose columns are found by the names in each file's first line."""
+    """The rows of CSV files. The first line of each file names its columns."""
 
     files: SourceFiles
 
@@ -163,9 +164,9 @@ class CsvRows:
     def by_header(
         self, numbers: Numbers, paths: Sequence[str], target: StructType | None
     ) -> dict[tuple[str, ...], list[int]]:
-        """The places among the paths of files with the same columns. Empty files have none.
+        """Group the positions of files with the same columns. Empty files are skipped.
 
-        Raises UnreadableFileError: Two columns of a file have one name, or the first line is not one of CSV.
+        Raises UnreadableFileError if two columns of a file have the same name, or if the first line is not valid CSV.
         """
         found: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for place, (number, path) in enumerate(zip(numbers, paths, strict=True)):
@@ -204,7 +205,8 @@ class CsvRows:
         return first
 
     def cells(self, names: Sequence[str], paths: Sequence[str]) -> str:
-        """SQL of `c0`, `c1`, …, the texts of the columns, and `f`, the place of the row's file among the paths."""
+        """Return SQL for `c0`, `c1`, …, the texts of the columns, and `f`, the position of the row's file among the
+        paths."""
         options = self._options
         columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(names)))
         texts = {"delim": "delimiter", "quote": "quote", "escape": "escape", "comment": "comment"}
@@ -219,8 +221,8 @@ class CsvRows:
         )
 
     def rows(self, numbers: Numbers, target: StructType) -> Iterator[SourceRows]:
-        """Raises UnreadableFileError, at the latest while rows are read. SchemaMismatchError: A first line names a
-        column that the table does not have, and the source does not rescue it."""
+        """Raises UnreadableFileError, at the latest while rows are read. SchemaMismatchError: A file has a column that
+        the table does not have, and the source does not rescue it."""
         with self.files.local_texts(numbers) as paths:
             for names, places in self.by_header(numbers, paths, target).items():
                 new = [name for name in names if target.find(name) is None]
@@ -232,8 +234,8 @@ class CsvRows:
                 yield from _rows(self.cells(names, own), select, own_numbers, own, self.files)
 
     def _ensure_quotes_end(self, names: Sequence[str], numbers: Numbers, paths: Sequence[str]) -> None:
-        """Raise UnreadableFileError for a file that ends inside quotes. Of several files at once, DuckDB 2.0.1 leaves
-        such a row out; of one it refuses it."""
+        """Raise UnreadableFileError for a file that ends inside quotes. DuckDB 2.0.1 drops such a row if it reads
+        several files, and refuses it if it reads one."""
         quote, escape = (str(self._options[name]).encode() for name in ("quote", "escape"))
         for number, path in zip(numbers, paths, strict=True) if quote and len(paths) > 1 else ():
             if _may_end_in_quotes(path, quote, escape):
@@ -257,14 +259,14 @@ class CsvRows:
 
 
 def _may_end_in_quotes(path: str, quote: bytes, escape: bytes) -> bool:
-    """Whether a text has an odd number of quotes, except those that are escaped."""
+    """Whether a text has an odd number of quotes, without escaped ones."""
     if not Path(path).stat().st_size:
         return False
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         if escape in (b"", quote):
             pieces = range(0, len(text), _PIECE_BYTES)
             return sum(text[start : start + _PIECE_BYTES].count(quote) for start in pieces) % 2 == 1
-        # A long text is read once more rather than held.
+        # A long text is read again instead of being held in memory.
         is_long = len(text) > MEMORY_BYTES
         return is_long or text[:].replace(escape * 2, b"").replace(escape + quote, b"").count(quote) % 2 == 1
 
@@ -275,11 +277,11 @@ def _entry(name: str, text: str, condition: str) -> str:
 
 
 def _select(columns: Sequence[TextColumn], target: StructType, rows: str, *extras: str, other: str = "NULL") -> str:
-    """SQL of `SourceRows`, with places among the paths.
+    """Return SQL for `SourceRows`, with positions of files among the paths.
 
     Args:
-        extras: SQL of entries of an object, null where there is none.
-        other: SQL of what a row is that has no columns.
+        extras: SQL for entries of an object. Null if there is no entry.
+        other: SQL for the whole row, if it has no columns.
     """
     values = [f"{column.value} AS v{i}" for i, column in enumerate(columns)]
     entries = [
@@ -293,7 +295,7 @@ def _select(columns: Sequence[TextColumn], target: StructType, rows: str, *extra
 def _rows(
     texts: str, select: Callable[[str], str], numbers: Numbers, paths: Sequence[str], files: SourceFiles
 ) -> Iterator[SourceRows]:
-    """The rows that `select` makes of the rows of `texts`."""
+    """Yield the rows that `select` makes from the rows of `texts`."""
     places = np.asarray(numbers, np.int64)
     with closing(connect()) as connection:
 
@@ -303,8 +305,8 @@ def _rows(
                 if len(paths) == 1 or size > MEMORY_BYTES:
                     yield from connection.sql(select(f"({texts})")).to_arrow_reader(_BATCH_ROWS)
                     return
-                # Each small file comes by itself: what is done for a few rows costs as much as for thousands, and
-                # threads that take turns at it take longer than one.
+                # Small files come one by one. The cost for a few rows is the same as for thousands, and several threads
+                # are slower than one.
                 connection.execute("SET threads = 1" if size < len(paths) * _SMALL_BYTES else "RESET threads")
                 connection.register("texts", connection.sql(texts).to_arrow_table().combine_chunks())
                 connection.execute("RESET threads")
@@ -320,8 +322,8 @@ def _rows(
 
 def new_field(names: str, files: SourceFiles, number: int) -> SchemaMismatchError:
     return SchemaMismatchError(
-        f"The file {files.uris[number]} has the field {names}, which the table does not have",
-        remedy='Pass schema_mode="merge", which adds columns, or "rescue", which keeps the value in _rescued_data',
+        f"The file {files.uris[number]} has the field {names}, but the table does not",
+        remedy='Pass schema_mode="merge" to add columns, or "rescue" to keep the value in _rescued_data',
         column=names,
         path=files.paths[number],
     )

@@ -1,7 +1,7 @@
-"""Texts of CSV and JSON as values of a table's types, in DuckDB's SQL: what the value is, and whether it loses nothing.
+"""Converts texts of CSV and JSON to values of a table's types in DuckDB's SQL, and checks that nothing is lost.
 
-A text fits a type if the value says the same: `12` and `12.0` fit an integer, and `007`, `12.5` or ` 12` do not. A
-number of JSON and a text that spells it are the same.
+A text fits a type if the value has the same meaning. `12` and `12.0` fit an integer, but `007`, `12.5` and ` 12` do
+not. A JSON number and a text with the same digits are equal.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _TIME = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6}0*)?)?)?"
 _ZONE = r" ?(Z|[+-]\d\d(:?\d\d)?)?"
 _INTEGERS = frozenset({BYTE, SHORT, INTEGER, LONG})
 _MARK = f"number {uuid4().hex} "
-"""Before the digits of a number that stands in a text, see `exact_numbers`. No file can have it."""
+"""The mark before the digits of a number that is stored as text (`exact_numbers`). No file can contain it."""
 
 EXACT_DIGITS = r"[0-9][0-9.]{15}|[.]0000|[0-9][eE]"
-"""Numbers that DuckDB may spell otherwise than the file does: it holds those with a point as doubles."""
+"""A pattern for numbers that DuckDB may spell differently from the file, because it stores numbers with a point as
+doubles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class TextValues:
     """How a file writes its values.
 
     Attributes:
-        date_format, timestamp_format: In the letters of `strptime`; None is ISO 8601.
+        date_format, timestamp_format: Formats with the directives of `strptime`. None is ISO 8601.
         decimal_separator: `.` or `,`.
     """
 
@@ -56,10 +57,11 @@ class TextValues:
     decimal_separator: str = "."
 
     def of_text(self, text: str, data_type: DataType) -> tuple[str, str]:
-        """SQL of a value, null where the text is no such value, and of whether nothing is lost; for a cell of CSV.
+        """Return SQL for the value of a CSV cell, and for whether nothing is lost. The value is null if the text does
+        not fit.
 
         Args:
-            text: SQL of the text. Columns of nested types hold JSON.
+            text: SQL for the text. Columns of nested types hold JSON.
         """
         if data_type == STRING:
             return text, "true"
@@ -70,7 +72,7 @@ class TextValues:
         return value, f"coalesce({text} IS NULL OR {text} = '' OR {fits}, false)"
 
     def of_json(self, json: str, data_type: DataType, depth: int = 0) -> tuple[str, str]:
-        """As `of_text`, of a value of JSON."""
+        """Return the same as `of_text` for a JSON value."""
         kind, item, key = f"json_type({json})", f"e{depth}", f"k{depth}"
         is_null = f"({json} IS NULL OR {kind} = 'NULL')"
         match data_type:
@@ -117,7 +119,7 @@ class TextValues:
         return value, f"coalesce({is_null} OR ({fits}), false)"
 
     def _atomic(self, text: str, data_type: DataType) -> tuple[str, str]:
-        """The value is null where it does not fit."""
+        """The value is null if it does not fit."""
         if data_type == STRING:
             return text, "true"
         number = f"replace({text}, ',', '.')" if self.decimal_separator == "," else text
@@ -125,13 +127,13 @@ class TextValues:
         if data_type in _INTEGERS:
             fits = f"{_matches(number, _INTEGER)} AND {typed} IS NOT NULL"
         elif isinstance(data_type, DecimalType):
-            # An exponent is rare, and checked by the number that it makes.
+            # Exponents are rare. They are checked by the resulting number.
             plain = rf"[+-]?((0|[1-9]\d*)(\.\d{{0,{data_type.scale}}}0*)?|\.\d{{1,{max(data_type.scale, 1)}}}0*)"
             same = f"CAST({typed} AS DOUBLE) = TRY_CAST({number} AS DOUBLE) AND length({number}) <= 20"
             exponent = f"{_matches(number, _NUMBER)} AND contains(lower({number}), 'e') AND {same}"
             fits = f"{typed} IS NOT NULL AND ({_matches(number, plain)} OR ({exponent}))"
         elif data_type in (DOUBLE, FLOAT):
-            # A fraction becomes the nearest double. An integer that is none loses digits.
+            # A fraction becomes the nearest double. An integer that no double equals would lose digits.
             is_same = f"TRY_CAST({number} AS HUGEINT) = TRY_CAST({typed} AS HUGEINT)"
             is_exact = f"length({number}) <= {15 if data_type == DOUBLE else 7} OR NOT {_matches(number, _INTEGER)}"
             is_number = f"{_matches(number, _NUMBER)} AND isfinite({typed}) AND ({is_exact} OR {is_same})"
@@ -156,18 +158,19 @@ class TextValues:
 
 
 def as_written(json: str) -> str:
-    """SQL of the text of JSON whose numbers `exact_numbers` may have marked, as the file has them."""
+    """Return SQL for the JSON text as in the file, without the marks of `exact_numbers`."""
     unmarked = f"""regexp_replace({json}, '"{_MARK}([^"]*)"', '\\1', 'g')"""
     return f"CASE WHEN contains({json}, '{_MARK}') THEN replace({unmarked}, '{_MARK}', '') ELSE {json} END"
 
 
 def as_rescued(json: str) -> str:
-    """As `as_written`, for a part of an object that any reader of JSON takes: no number there is infinite."""
+    """Return the same as `as_written` for a part of an object, as valid JSON without infinite numbers."""
     return f"CASE WHEN regexp_full_match({json}, '-?[NI].*') THEN '\"' || {json} || '\"' ELSE {as_written(json)} END"
 
 
 def exact_numbers(json: str) -> str:
-    """SQL of the same JSON with its numbers as marked texts: DuckDB's functions keep every digit of a text."""
+    """Return SQL for the same JSON with numbers as marked texts, because DuckDB's functions keep every digit of a
+    text."""
     tokens = rf"""regexp_extract_all({json}, '"(?:[^"\\]|\\.)*"|[^"]+')"""
     number = r"(-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
     marked = f"""regexp_replace(t, '{number}', '"{_MARK}\\1"', 'g')"""

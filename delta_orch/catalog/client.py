@@ -1,7 +1,7 @@
-"""Requests to a Unity Catalog: its Delta API 1.0, and the listings of its older API.
+"""Sends requests to a Unity Catalog: to its Delta API 1.0, and to the listings of its older API.
 
-One request is one connection of the standard library: nothing is kept that a forked child could share. Redirects are
-not followed: they would take the token along.
+Each request opens its own connection, so a forked child shares none. Redirects are not followed, because they would
+forward the token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JsonBody = Mapping[str, Any]
 
 PROTOCOL_VERSION = "1.0"
 EXHAUSTED = "ResourceExhaustedException"
-"""The kind of a refusal: too many commits are not published."""
+"""The kind of a refusal if too many commits are not published."""
 
 _DELTA = "/delta"
 _TIMEOUT_S = 60.0
@@ -41,11 +41,11 @@ _LOGGER = logging.getLogger(__name__)
 
 _tokens: dict[CatalogSettings, tuple[str, float]] = {}
 _endpoints: dict[tuple[CatalogSettings, str], frozenset[str]] = {}
-"""What the servers of this process offer, by catalog. Single operations of a dict are atomic."""
+"""The endpoints of the servers, by catalog. Single operations of a dict are atomic."""
 
 
 class Refusal(NamedTuple):
-    """An answer that is an error: its status, the name of its kind, and its text."""
+    """An error response: its status, the name of its kind, and its text."""
 
     status: int
     kind: str
@@ -58,9 +58,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class CatalogClient:
-    """One catalog server. Holds no connection: safe to share, to pickle and to keep across a fork.
+    """One catalog server. It holds no connection, so it is safe to share, to pickle, and to keep across a fork.
 
-    Methods raise CatalogError, retryable where the server failed temporarily for longer than `retry_seconds`.
+    Methods raise CatalogError. It is retryable if the server failed temporarily for longer than `retry_seconds`.
     """
 
     def __init__(self, settings: CatalogSettings) -> None:
@@ -83,13 +83,13 @@ class CatalogClient:
                     raise TableNotFoundError(
                         f"There is no catalog {catalog}",
                         cause=answer.message,
-                        remedy="Check the name, or ask for the right to see it",
+                        remedy="Check the name, or ask the catalog's administrator for access",
                     )
                 if answer.status in (400, 404, 405, 501):
                     raise CatalogError(
                         f"The server at {self.settings.uri} does not offer the Delta API {PROTOCOL_VERSION}",
                         cause=answer.message,
-                        remedy="Use a Unity Catalog from 0.6 on",
+                        remedy="Use a Unity Catalog of version 0.6 or later",
                     )
                 raise self._refused(f"open the catalog {catalog}", answer)
             known = frozenset(str(endpoint) for endpoint in answer.get("endpoints") or ())
@@ -97,7 +97,7 @@ class CatalogClient:
         return known
 
     def load_table(self, name: TableName) -> TableEntry | None:
-        """`loadTable`; None if there is no such table."""
+        """Call `loadTable`. None if there is no such table."""
         self.ensure_supported(name.catalog)
         answer = self._ask("GET", _table_path(name), f"load {name.uri}")
         if isinstance(answer, Refusal):
@@ -109,38 +109,38 @@ class CatalogClient:
                 )
             if answer.kind == "UnsupportedTableFormatException":
                 raise CatalogError(
-                    f"{name.uri} is not a Delta table", cause=answer.message, remedy="Name a Delta table"
+                    f"{name.uri} is not a Delta table", cause=answer.message, remedy="Use the name of a Delta table"
                 )
             raise self._refused(f"load {name.uri}", answer)
         return TableEntry.parse(answer, name)
 
     def table_credentials(self, name: TableName, operation: Operation) -> list[VendedCredential]:
-        """`getTableCredentials`."""
+        """Call `getTableCredentials`."""
         what = f"get credentials ({operation}) for {name.uri}"
         answer = self._ask("GET", f"{_table_path(name)}/credentials", what, query={"operation": operation})
         return parse_credentials(self._accepted(what, answer))
 
     def staging_credentials(self, table_id: str) -> list[VendedCredential]:
-        """`getStagingTableCredentials`."""
+        """Call `getStagingTableCredentials`."""
         what = f"get credentials for the staging table {table_id}"
         path = f"{_DELTA}/v1/staging-tables/{quote(table_id, safe='')}/credentials"
         return parse_credentials(self._accepted(what, self._ask("GET", path, what)))
 
     def create_staging_table(self, name: TableName) -> StagingTable | Refusal:
-        """`createStagingTable`. A repeated request allocates another one, which harms nothing."""
+        """Call `createStagingTable`. A repeated request allocates another table, which does no harm."""
         self.ensure_supported(name.catalog)
         path = f"{_schema_path(name)}/staging-tables"
         answer = self._ask("POST", path, f"create {name.uri}", body={"name": name.table})
         return answer if isinstance(answer, Refusal) else StagingTable.parse(answer)
 
     def create_table(self, name: TableName, table_id: str, body: JsonBody) -> TableEntry | Refusal:
-        """`createTable`, with the recovery that the specification describes: whatever the server answers, the table is
-        there if it has the id of the staging table."""
+        """Call `createTable`, with the recovery of the specification. Whatever the server answers, the table was
+        created if it has the id of the staging table."""
         what, answer = f"create {name.uri}", None
         try:
             answer = self._ask("POST", f"{_schema_path(name)}/tables", what, body=body)
         except StorageOutcomeUnknownError as e:
-            _LOGGER.warning("It is unknown whether %s was created, looking it up: %s", name.uri, e)
+            _LOGGER.warning("It is unknown whether %s was created. The catalog is asked again: %s", name.uri, e)
             entry = self.load_table(name)
             if entry is not None and entry.table_uuid == table_id:
                 return entry
@@ -151,15 +151,15 @@ class CatalogClient:
         return TableEntry.parse(answer, name)
 
     def update_table(self, name: TableName, body: JsonBody) -> TableEntry | Refusal:
-        """`updateTable`. An answer that does not tell the outcome repeats the very same request, which the server
-        recognizes.
+        """Call `updateTable`. If the outcome is unknown, the identical request is repeated, and the server recognizes
+        it.
 
-        Returns: The table after it. A refusal where the table has changed (409) or has too many commits that are not
-            published (`ResourceExhaustedException`): then the update was certainly not made.
+        Returns: The table after the update. Or a refusal, if the table has changed (409) or has too many unpublished
+        commits (`ResourceExhaustedException`). In that case the update was not made.
 
         Raises:
-            StorageOutcomeUnknownError: It is unknown whether it was made.
-            CatalogError: It was not made.
+            StorageOutcomeUnknownError: It is unknown whether the update was made.
+            CatalogError: The update was not made.
         """
         what = f"update {name.uri}"
         answer = self._ask("POST", _table_path(name), what, body=body)
@@ -170,7 +170,7 @@ class CatalogClient:
         return TableEntry.parse(answer, name)
 
     def report_metrics(self, name: TableName, body: JsonBody) -> None:
-        """`reportMetrics`, once, where the server offers it. Raises CatalogError."""
+        """Call `reportMetrics` once, if the server offers it. Raises CatalogError."""
         path = "/v1/catalogs/{catalog}/schemas/{schema}/tables/{table}/metrics"
         if f"POST {path}" in self.ensure_supported(name.catalog):
             what = f"report a commit to {name.uri}"
@@ -179,15 +179,15 @@ class CatalogClient:
     # The listings of the older API
 
     def catalogs(self) -> Iterator[str]:
-        """The names of the catalogs that the caller may see."""
+        """Return the names of the catalogs that the caller may see."""
         return (str(found["name"]) for found in self._listed("catalogs", {}))
 
     def schemas(self, catalog: str) -> Iterator[str]:
-        """The names of the schemas of a catalog."""
+        """Return the names of the schemas of a catalog."""
         return (str(found["name"]) for found in self._listed("schemas", {"catalog_name": catalog}))
 
     def tables(self, schema: SchemaName) -> Iterator[TableName]:
-        """The Delta tables of a schema."""
+        """Return the Delta tables of a schema."""
         query = {"catalog_name": schema.catalog, "schema_name": schema.schema}
         for found in self._listed("tables", query):
             if str(found.get("data_source_format") or "DELTA").upper() == "DELTA":
@@ -236,7 +236,7 @@ class CatalogClient:
         body: JsonBody | None = None,
         is_single: bool = False,
     ) -> JsonBody | Refusal:
-        """One request, repeated as it is while the server fails for a moment.
+        """Send one request, and repeat it unchanged while the server fails temporarily.
 
         Raises:
             StorageOutcomeUnknownError: A request that changes something may have taken effect.
@@ -249,7 +249,7 @@ class CatalogClient:
             try:
                 answer = self._send(method, url, content, _METRICS_TIMEOUT_S if is_single else _TIMEOUT_S)
             except (OSError, http.client.HTTPException) as e:
-                # Of a request that was never sent, nothing is unknown.
+                # The outcome of a request that was never sent is certain.
                 is_unknown |= not isinstance(getattr(e, "reason", e), ConnectionRefusedError)
                 failure = f"{type(e).__name__}: {e}"
             else:
@@ -261,7 +261,8 @@ class CatalogClient:
                     continue
                 is_full = answer.kind == EXHAUSTED
                 if is_full or not is_passing_status(answer.status):
-                    # Certain, but of an earlier request nobody knows. Of a conflict the server knows that it is none.
+                    # This answer is certain, but the outcome of an earlier attempt is unknown. A conflict proves that
+                    # no attempt succeeded.
                     if is_unknown and answer.status != 409 and method == "POST" and not is_full:
                         raise _unknown(what, answer.message)
                     return answer
@@ -273,7 +274,8 @@ class CatalogClient:
                 raise CatalogError(
                     f"Cannot {what}",
                     cause=f"The catalog at {self.settings.uri} cannot be reached or fails: {failure}",
-                    remedy="Try again when it is back; `retry_seconds` says how long a request is repeated",
+                    remedy="Try again when the catalog is available. `retry_seconds` sets how long a request is "
+                    "repeated",
                     retryable=True,
                 )
             _LOGGER.debug("Trying again to %s: %s", what, failure)
@@ -288,7 +290,7 @@ class CatalogClient:
         return _answer_to(urllib.request.Request(url, content, headers, method=method), timeout_s)
 
     def _oauth_token(self, timeout_s: float) -> str:
-        """A token for the client's id and secret, kept until it is about to end."""
+        """Return a token for the client's id and secret. It is cached until shortly before it expires."""
         settings = self.settings
         token, until = _tokens.get(settings, ("", 0.0))
         if time.time() < until:
@@ -303,7 +305,7 @@ class CatalogClient:
         answer = _answer_to(request, timeout_s)
         if isinstance(answer, Refusal):
             raise CatalogError(
-                "There is no token for the catalog",
+                "No token for the catalog could be obtained",
                 cause=f"{settings.token_uri} answered {answer.status}",
                 remedy="Check the client's id and secret",
             )
@@ -329,7 +331,7 @@ def _answer_to(request: urllib.request.Request, timeout_s: float) -> JsonBody | 
             body = _json(e.read()) or {}
         if isinstance(error := body.get("error"), Mapping):
             return Refusal(e.code, str(error.get("type")), str(error.get("message")))
-        if "error_code" in body:  # Of the older API.
+        if "error_code" in body:  # This response comes from the older API.
             return Refusal(e.code, str(body["error_code"]), str(body.get("message")))
         return Refusal(e.code, f"HTTP {e.code}", str(e.reason))
 

@@ -1,6 +1,6 @@
-"""A commit in the words of the catalog: what `createTable` and `updateTable` are told of it.
+"""Makes the requests `createTable` and `updateTable` for a commit.
 
-Everything is derived from the bytes of the commit, so that the catalog and the log cannot say different things.
+Everything is derived from the bytes of the commit, so that the catalog and the log cannot differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from delta_orch.errors import ProtocolViolationError
 from delta_orch.protocol.actions import JsonObject, Metadata
 
 _SHARED_DOMAINS = {"delta.clustering": "clusteringColumns", "delta.rowTracking": "rowIdHighWaterMark"}
-"""The metadata domains that the API has a form for, and the one field of each form."""
+"""The metadata domains that the API supports, and the only field of each."""
 
 _DERIVED = frozenset(
     {"delta.minReaderVersion", "delta.minWriterVersion", "delta.clusteringColumns",
@@ -32,23 +32,24 @@ _HYPHENATED = {
 
 
 def in_commit_timestamp_ms(commit: bytes) -> int:
-    """The time of a commit of a catalog-managed table.
+    """Return the time of a commit of a catalog-managed table.
 
     Raises:
-        ProtocolViolationError: It has none, or no `txnId` (PROTOCOL, "Writer Requirements for Catalog-managed Tables").
+        ProtocolViolationError: The commit has no time, or no `txnId` (PROTOCOL, "Writer Requirements for
+            Catalog-managed Tables").
     """
     info = next(_bodies(commit, "commitInfo"), {})
     if not isinstance(info.get("inCommitTimestamp"), int) or not info.get("txnId"):
         raise ProtocolViolationError(
             "The commit has no inCommitTimestamp or no txnId",
-            cause="A catalog decides the table's commits, which need both",
+            cause="The catalog manages the commits of this table, and they need both",
             remedy="Set delta.enableInCommitTimestamps=true",
         )
     return int(info["inCommitTimestamp"])
 
 
 def creation_body(name: TableName, staging: StagingTable, commit: bytes) -> dict[str, Any]:
-    """The body of `createTable` for the first commit of a table."""
+    """Return the body of `createTable` for the first commit of a table."""
     metadata, protocol = next(_bodies(commit, "metaData")), next(_bodies(commit, "protocol"))
     domains, _ = _domains(commit)
     body: dict[str, Any] = {
@@ -69,15 +70,15 @@ def creation_body(name: TableName, staging: StagingTable, commit: bytes) -> dict
 def commit_body(
     entry: TableEntry, version: int, file_name: str, size: int, modified_ms: int, commit: bytes, before: Metadata
 ) -> dict[str, Any]:
-    """The body of `updateTable` that proposes a staged commit, with every change of the table's definition in it.
+    """Return the body of `updateTable` that proposes a staged commit, with every change of the table's definition.
 
     Args:
-        before: The metadata of the version before.
+        before: The metadata of the previous version.
     """
     updates = [*_definition_updates(commit, before)]
     requirements = [{"type": "assert-table-uuid", "uuid": entry.table_uuid}]
     if any(update["action"] not in ("set-domain-metadata", "set-protocol") for update in updates) and entry.etag:
-        # Nobody else may change the definition between what was read and this.
+        # No other writer may change the definition between the read version and this commit.
         requirements.append({"type": "assert-etag", "etag": entry.etag})
     added = {
         "version": version,
@@ -90,7 +91,7 @@ def commit_body(
 
 
 def published_body(entry: TableEntry, version: int) -> dict[str, Any]:
-    """The body of `updateTable` that reports every commit up to a version as published."""
+    """Return the body of `updateTable` that reports every commit up to a version as published."""
     return {
         "requirements": [{"type": "assert-table-uuid", "uuid": entry.table_uuid}],
         "updates": [published_update(version)],
@@ -98,12 +99,12 @@ def published_body(entry: TableEntry, version: int) -> dict[str, Any]:
 
 
 def published_update(version: int) -> dict[str, Any]:
-    """The update that reports every commit up to a version as published."""
+    """Return the update that reports every commit up to a version as published."""
     return {"action": "set-latest-backfilled-version", "latest-published-version": version}
 
 
 def metrics_body(entry: TableEntry, figures: Mapping[str, int | None]) -> dict[str, Any]:
-    """The body of `reportMetrics`. Figures that are not known are left out."""
+    """Return the body of `reportMetrics`. Unknown figures are left out."""
     return {
         "table-id": entry.table_uuid,
         "report": {"commit-report": {key: value for key, value in figures.items() if value is not None}},
@@ -123,7 +124,7 @@ def _definition_updates(commit: bytes, before: Metadata) -> Iterator[dict[str, A
         changed = {key: value for key, value in configuration.items() if before.configuration.get(key) != value}
         if changed := {key: value for key, value in changed.items() if not _is_derived(key)}:
             yield {"action": "set-properties", "updates": changed}
-        # Not what only the catalog knows: that has no place in the log, and is not ours to remove.
+        # Properties that only the catalog has are not in the log, and must not be removed.
         if removed := [key for key in before.configuration if key not in configuration and not _is_derived(key)]:
             yield {"action": "remove-properties", "removals": removed}
         if (comment := metadata.get("description") or "") != (before.description or ""):
@@ -140,7 +141,7 @@ def _is_derived(key: str) -> bool:
 
 
 def _domains(commit: bytes) -> tuple[dict[str, Any], list[str]]:
-    """The domains of the API that a commit sets, and those it removes."""
+    """Return the domains of the API that a commit sets, and the domains that it removes."""
     found = [body for body in _bodies(commit, "domainMetadata") if body["domain"] in _SHARED_DOMAINS]
     changed = {}
     for body in found:
@@ -164,7 +165,7 @@ def _columns(metadata: JsonObject) -> Any:
 
 
 def _hyphenated(data_type: Any) -> Any:
-    """A type of the log in the spelling of the API. What users put into the metadata of a field stays as it is."""
+    """Return a type of the log in the spelling of the API. The metadata of fields does not change."""
     if not isinstance(data_type, dict):
         return data_type
     if data_type.get("type") == "struct":
@@ -174,7 +175,7 @@ def _hyphenated(data_type: Any) -> Any:
 
 
 def _bodies(commit: bytes, action: str) -> Iterator[JsonObject]:
-    """The actions of a kind. Only their lines are parsed: JSON has no line break inside."""
+    """Return the actions of a kind. Only their lines are parsed, because JSON has no line break inside."""
     start = b'{"' + action.encode() + b'":'
     at = 0 if commit.startswith(start) else commit.find(b"\n" + start) + 1
     while at or commit.startswith(start):

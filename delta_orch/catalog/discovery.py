@@ -1,4 +1,4 @@
-"""What is in a catalog."""
+"""Lists the content of a catalog."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from delta_orch.catalog.settings import split_settings
 
 
 def list_below(uri: str, storage_options: Mapping[str, object] | None = None) -> Iterator[str]:
-    """What is below a name: `uc://` has catalogs, `uc://catalog` schemas, `uc://catalog.schema` tables. Raises as
-    `list_tables`."""
+    """List the entries below a name: catalogs below `uc://`, schemas below `uc://catalog`, tables below
+    `uc://catalog.schema`. Raises as `list_tables`."""
     parts = parse_below(uri)
     if len(parts) == 2:
         return list_tables(uri, storage_options)
@@ -22,14 +22,14 @@ def list_below(uri: str, storage_options: Mapping[str, object] | None = None) ->
 
 
 def list_tables(schema_uri: str, storage_options: Mapping[str, object] | None = None) -> Iterator[str]:
-    """The Delta tables of a schema, as names that `DeltaTable` takes.
+    """List the Delta tables of a schema, as names that `DeltaTable` accepts.
 
     Args:
         schema_uri: `uc://catalog.schema`.
 
     Raises:
-        InvalidRequestError: The name has not two parts, or nothing says where the catalog is.
-        CatalogError: It cannot be reached, or refuses.
+        InvalidRequestError: The name does not have two parts, or the address of the catalog is not set.
+        CatalogError: The catalog cannot be reached, or refuses the request.
     """
     client, schema = CatalogClient(split_settings(storage_options)[0]), parse_schema_name(schema_uri)
     return (name.uri for name in client.tables(schema))

@@ -1,4 +1,4 @@
-"""What a catalog answers, checked."""
+"""Checks the answers of a catalog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MANAGED = "delta.feature.catalogManaged"
 
 @dataclass(frozen=True, slots=True)
 class RatifiedCommit:
-    """A commit that the catalog has taken, and that may not be published yet."""
+    """A commit that the catalog has ratified and that may not be published yet."""
 
     version: int
     file_name: str
@@ -26,13 +26,13 @@ class RatifiedCommit:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A table as its catalog knows it at one moment (`loadTable`).
+    """The state of a table in its catalog at one moment (`loadTable`).
 
     Attributes:
-        is_managed: Whether the catalog decides the table's commits.
-        latest_version: The newest version; -1 where files decide.
-        commits: By version, the commits that may not be published yet: all from the first of them to the newest.
-        allowed_maintenance: What others than the catalog may do.
+        is_managed: Whether the catalog manages the table's commits.
+        latest_version: The newest version. -1 if the log files decide.
+        commits: The commits that may not be published yet, by version, without a gap up to the newest.
+        allowed_maintenance: The maintenance that clients may do.
     """
 
     table_uuid: str
@@ -46,7 +46,7 @@ class TableEntry:
 
     @classmethod
     def parse(cls, answer: Mapping[str, Any], name: TableName) -> TableEntry:
-        """Raises CatalogError: The answer contradicts the specification."""
+        """Parse the answer. Raises CatalogError if it contradicts the specification."""
         try:
             metadata = answer["metadata"]
             properties = {str(key): str(value) for key, value in (metadata.get("properties") or {}).items()}
@@ -79,7 +79,7 @@ def _parse_commit(commit: Mapping[str, Any]) -> RatifiedCommit:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VendedCredential:
-    """A credential for what lies below a prefix. `expires_ms` is None where it does not end."""
+    """A credential for files below a prefix. `expires_ms` is None if the credential does not expire."""
 
     prefix: str
     config: Mapping[str, str]
@@ -98,16 +98,17 @@ def parse_credentials(answer: Mapping[str, Any]) -> list[VendedCredential]:
             for found in answer.get("storage-credentials") or ()
         ]
     except (KeyError, TypeError, ValueError, AttributeError):
-        # Its text may hold a credential.
+        # The text of the error may contain a credential.
         raise _invalid("get credentials", None) from None
 
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """A place for a new table, and what its first commit must have (`createStagingTable`).
+    """A location for a new table, and the requirements for its first commit (`createStagingTable`).
 
     Attributes:
-        required, suggested: Properties, with `delta.feature.<name>` for features. A null value is the writer's choice.
+        required, suggested: Properties, with `delta.feature.<name>` for features. If a value is null, the writer
+            chooses it.
     """
 
     table_id: str
@@ -136,7 +137,7 @@ class StagingTable:
 def _invalid(what: str, error: Exception | None) -> CatalogError:
     cause = "It lacks a field" if error is None else f"{type(error).__name__}: {error}"
     return CatalogError(
-        f"Cannot {what}: the answer of the catalog is not what its specification describes",
+        f"Cannot {what}: the answer of the catalog contradicts its specification",
         cause=cause,
-        remedy="Report it to those who run the catalog",
+        remedy="Report this to the administrators of the catalog",
     )

@@ -42,15 +42,15 @@ class TableName(NamedTuple):
 
 
 def is_catalog_uri(location: object) -> bool:
-    """Whether a location is the name of something in a catalog."""
+    """Whether a location is a name in a catalog."""
     return isinstance(location, str) and location[: len(SCHEME)].lower() == SCHEME
 
 
 def parse_table_name(uri: str) -> TableName:
-    """`uc://catalog.schema.table`; parts with other characters stand between backticks.
+    """Parse `uc://catalog.schema.table`. Parts with other characters are in backticks.
 
     Raises:
-        InvalidRequestError: It has not three parts.
+        InvalidRequestError: The name does not have three parts.
     """
     parts = _parts(uri)
     if len(parts) != 3:
@@ -59,7 +59,7 @@ def parse_table_name(uri: str) -> TableName:
 
 
 def parse_schema_name(uri: str) -> SchemaName:
-    """`uc://catalog.schema`. Raises InvalidRequestError: It has not two parts."""
+    """Parse `uc://catalog.schema`. Raises InvalidRequestError if the name does not have two parts."""
     parts = _parts(uri)
     if len(parts) != 2:
         raise _not_a_name(uri, "schema", "uc://catalog.schema")
@@ -67,7 +67,7 @@ def parse_schema_name(uri: str) -> SchemaName:
 
 
 def parse_below(uri: str) -> list[str]:
-    """The parts of `uc://`, `uc://catalog` or `uc://catalog.schema`. Raises InvalidRequestError."""
+    """Return the parts of `uc://`, `uc://catalog` or `uc://catalog.schema`. Raises InvalidRequestError."""
     parts = _parts(uri)
     if not is_catalog_uri(uri) or len(parts) > 2 or (not parts and len(uri) > len(SCHEME)):
         raise _not_a_name(uri, "schema", "uc://catalog.schema")
@@ -75,11 +75,11 @@ def parse_below(uri: str) -> list[str]:
 
 
 def location_below(root: str, *parts: str) -> str:
-    """The location of a table below a root: a folder of it, or a table of a schema, whose name joins its parts by `__`
-    where it has several.
+    """Return the location of a table below a root: a directory, or a table of a schema. If the name has several parts,
+    the table name joins them by `__`.
 
     Raises:
-        InvalidRequestError: The root is the name of something in a catalog, and not of a schema.
+        InvalidRequestError: The root is a name in a catalog, but not of a schema.
     """
     if not is_catalog_uri(root):
         return "/".join([root.rstrip("/"), *parts])
@@ -100,14 +100,14 @@ def _parts(uri: str) -> list[str]:
 
 
 def quoted_part(part: str) -> str:
-    """A part of a name, between backticks if it has other characters."""
+    """Return a part of a name, in backticks if it has other characters."""
     return part if _PLAIN.fullmatch(part) else "`" + part.replace("`", "``") + "`"
 
 
 def _not_a_name(uri: str, what: str, example: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"{uri} is not the name of a {what}",
-        cause=f"A {what} of a catalog is named as in {example}",
-        remedy="Put parts with dots, slashes or spaces between backticks",
+        cause=f"A {what} of a catalog has a name such as {example}",
+        remedy="Put parts with dots, slashes or spaces in backticks",
         uri=uri,
     )

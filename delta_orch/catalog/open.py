@@ -1,4 +1,4 @@
-"""From what a user calls a table to its store: a place, or a name in a catalog."""
+"""Opens the store of a table from a location or from a name in a catalog."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 def open_table_store(
     table_uri: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None
 ) -> LogStore:
-    """The store of a table. Touches nothing.
+    """Return the store of a table. Nothing is read or written.
 
     Args:
-        table_uri: A location, see `storage.open.open_store`, or `uc://catalog.schema.table`.
-        storage_options: Of a table in a catalog also where that is, see `catalog.settings`.
+        table_uri: A location (see `storage.open.open_store`), or `uc://catalog.schema.table`.
+        storage_options: Options of the store. For a table in a catalog, they may also set the address of the catalog
+            (see `catalog.settings`).
 
     Raises:
-        InvalidRequestError: The name has not three parts, or nothing says where the catalog is.
-        Otherwise as `open_store`.
+        InvalidRequestError: The name does not have three parts, or the address of the catalog is not set.
+        Other errors: As `open_store`.
     """
     if not isinstance(table_uri, str) or table_uri[:5].lower() != "uc://":
         return open_store(table_uri, storage_options)

@@ -1,6 +1,7 @@
-"""Where the catalog is and who asks: storage options, or the environment.
+"""Reads the address of the catalog and the credentials from storage options or from the environment.
 
-An option has the name of its environment variable, in either case. All other options are those of the tables' store.
+An option has the name of its environment variable, in upper or lower case. All other options belong to the tables'
+store.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _CLIENT_IDS = ("UNITY_CATALOG_CLIENT_ID", "DATABRICKS_CLIENT_ID")
 _CLIENT_SECRETS = ("UNITY_CATALOG_CLIENT_SECRET", "DATABRICKS_CLIENT_SECRET")
 _TOKEN_URI = "UNITY_CATALOG_OAUTH_URI"
 VARIABLES = (*_PLACES, *_TOKENS, *_CLIENT_IDS, *_CLIENT_SECRETS, _TOKEN_URI)
-"""Every setting of the catalog. Those of one vendor go together: no token goes to the place of the other."""
+"""The settings of the catalog. Settings of one vendor belong together, so that no token is sent to another server."""
 
 _API = "/api/2.1/unity-catalog"
 
@@ -28,8 +29,8 @@ class CatalogSettings:
 
     Attributes:
         uri: The root of its API, without a trailing slash.
-        token: A bearer token; None where OAuth gives one, or the catalog asks for none.
-        token_uri, client_id, client_secret: Of OAuth for machines (`client_credentials`).
+        token: A bearer token. None if OAuth provides it, or if the catalog needs no token.
+        token_uri, client_id, client_secret: The settings of OAuth for machines (`client_credentials`).
     """
 
     uri: str
@@ -43,21 +44,21 @@ class CatalogSettings:
 
 
 def is_configured(options: Mapping[str, object] | None) -> bool:
-    """Whether something says where the catalog is."""
+    """Whether the address of the catalog is set."""
     return _place(_given(options)[0]) is not None
 
 
 def split_settings(options: Mapping[str, object] | None) -> tuple[CatalogSettings, dict[str, object]]:
-    """The settings of the catalog, and the options that are left for the tables' store.
+    """Return the settings of the catalog, and the remaining options for the tables' store.
 
     Raises:
-        InvalidRequestError: Nothing says where the catalog is, or its address is none.
+        InvalidRequestError: The address of the catalog is not set, or invalid.
     """
     given, rest = _given(options)
     found = _place(given)
     if found is None:
         raise InvalidRequestError(
-            "Nothing says where the catalog is",
+            "The address of the catalog is not set",
             cause=f"Neither the storage option {_PLACES[0].lower()} nor the environment variable {_PLACES[0]} is set",
             remedy=f'Pass storage_options={{"{_PLACES[0].lower()}": "https://…", "{_TOKENS[0].lower()}": "…"}}',
         )
@@ -67,7 +68,7 @@ def split_settings(options: Mapping[str, object] | None) -> tuple[CatalogSetting
     if not place.lower().startswith(("http://", "https://")) or "@" in place or "?" in place:
         raise InvalidRequestError(
             "The address of the catalog is not an http: or https: address without credentials",
-            remedy="Write it as https://host, and credentials as other options",
+            remedy="Write the address as https://host, and pass credentials as other options",
         )
 
     def setting(name: str) -> str | None:
@@ -84,7 +85,7 @@ def split_settings(options: Mapping[str, object] | None) -> tuple[CatalogSetting
 
 
 def _given(options: Mapping[str, object] | None) -> tuple[dict[str, str], dict[str, object]]:
-    """Options of the catalog, by the names of their variables, and the others."""
+    """Split the options into those of the catalog, by the names of their variables, and the others."""
     given, rest = {}, {}
     for name, value in (options or {}).items():
         if (upper := str(name).upper()) not in VARIABLES:
@@ -95,7 +96,7 @@ def _given(options: Mapping[str, object] | None) -> tuple[dict[str, str], dict[s
 
 
 def _place(given: Mapping[str, str]) -> tuple[str, int] | None:
-    """The address and whose settings go with it. Options go before the environment."""
+    """Return the address, and the vendor of its settings. Options have precedence over the environment."""
     for source in (given, os.environ):
         for vendor, name in enumerate(_PLACES):
             if source.get(name):

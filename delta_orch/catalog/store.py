@@ -1,8 +1,8 @@
-"""A table of a catalog as a store: its files as they lie, and its log as the catalog decides it.
+"""A table of a catalog as a store. Its files are in a directory, and the catalog decides its log.
 
-Whatever reads the log sees a commit that the catalog has taken as the commit file of its version, published or not, and
-sees nothing behind the version that the catalog calls the newest. Whoever creates the commit file of a version proposes
-it to the catalog. So nothing else needs to know of catalogs.
+Readers of the log see each ratified commit as the commit file of its version, published or not. They see nothing after
+the newest version of the catalog. Creating the commit file of a version proposes the commit to the catalog. So no other
+code needs to support catalogs.
 """
 
 from __future__ import annotations
@@ -67,16 +67,17 @@ _CONTRACT = (
     "delta.checkpoint.writeStatsAsStruct",
     "delta.checkpoint.writeStatsAsJson",
 )
-"""What tables of Unity Catalog keep when they are replaced (Unity Catalog Managed Tables Specification)."""
+"""The properties that tables of Unity Catalog keep when they are replaced (Unity Catalog Managed Tables
+Specification)."""
 
 
 class CatalogStore(LogStore):
-    """The table of a name in a catalog. Nothing is asked before first use.
+    """The table of a name in a catalog. The first request is sent at first use.
 
-    An object belongs to one table, by its id: if another one gets the name, its methods fail.
+    An object belongs to one table id. If another table gets the name, the methods fail.
 
     Args:
-        options: For the store that the table lies in.
+        options: Options for the store of the table's files.
     """
 
     def __init__(self, name: TableName, settings: CatalogSettings, options: Mapping[str, object]) -> None:
@@ -99,7 +100,7 @@ class CatalogStore(LogStore):
         return f"{type(self).__name__}({self.name.uri!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # What the catalog said, and every credential it gave, stays in this process.
+        # Answers and credentials of the catalog are not pickled.
         return {"name": self.name, "settings": self._client.settings, "options": self._options,
                 "external_paths": self._external_paths}  # fmt: skip
 
@@ -107,10 +108,10 @@ class CatalogStore(LogStore):
         self.__init__(state["name"], state["settings"], state["options"])  # type: ignore[misc]
         self._external_paths = state["external_paths"]
 
-    # What the catalog says
+    # Answers of the catalog
 
     def _known(self) -> TableEntry | None:
-        """What the catalog has said, of any time. None where there is no such table."""
+        """Return the last answer of the catalog, however old it is. None if there is no such table."""
         is_known = self._entry is not None or self._is_pinned or self._staging is not None
         return self._entry if is_known else self._load()
 
@@ -130,7 +131,7 @@ class CatalogStore(LogStore):
         if known is not None and known.table_uuid != entry.table_uuid:
             raise self._gone("It was dropped, and another table has its name")
         if known is not None and known.latest_version > entry.latest_version:
-            # A replica that lags behind. What was ratified stays.
+            # The answer comes from a replica that lags behind. Ratified commits stay.
             return known
         self._entry = entry
         self._published.intersection_update(entry.commits)
@@ -138,12 +139,14 @@ class CatalogStore(LogStore):
 
     def _gone(self, cause: str) -> TableNotFoundError:
         return TableNotFoundError(
-            f"The table {self.name.uri} is not the one that was opened", cause=cause, remedy="Open it anew"
+            f"The table {self.name.uri} is not the one that was opened",
+            cause=cause,
+            remedy="Create a new DeltaTable for the name",
         )
 
     @property
     def is_catalog_managed(self) -> bool:
-        """Whether the catalog decides the table's commits, as it will of one that it does not have yet."""
+        """Whether the catalog manages the table's commits. True for a table that does not exist yet."""
         entry = self._known()
         return True if entry is None else entry.is_managed
 
@@ -164,12 +167,12 @@ class CatalogStore(LogStore):
         entry = self._known()
         if entry is None or not entry.is_managed:
             return super().is_unchanged(commit)
-        return True  # A ratified commit never changes; of another table under the name the next look tells.
+        return True  # A ratified commit never changes. The next request detects another table under the same name.
 
-    # Where its files are
+    # Location of the files
 
     def _place(self) -> LogStore | None:
-        """The store of the table's directory; None where there is no table and none is being created."""
+        """Return the store of the table's directory. None if there is no table and no table is being created."""
         if self._files is None:
             entry = self._known()
             if entry is None:
@@ -194,7 +197,7 @@ class CatalogStore(LogStore):
         if files is None:
             raise TableNotFoundError(
                 f"There is no table {self.name.uri}",
-                cause="The catalog does not know it, or this caller may not see it",
+                cause="The catalog does not have the table, or this user has no access",
                 remedy="Check the name, or create the table by writing to it",
                 uri=self.name.uri,
             )
@@ -202,7 +205,7 @@ class CatalogStore(LogStore):
 
     @property
     def _writing(self) -> LogStore:
-        """The store with credentials to write; of a table that is to be created, the place that the catalog gives."""
+        """Return the store with credentials to write. For a new table, the catalog assigns the location."""
         files = self._place()
         if files is None:
             staging = self._client.create_staging_table(self.name)
@@ -218,21 +221,21 @@ class CatalogStore(LogStore):
         if refusal.status == 409:
             self._reset()
             return MetadataChangedError(
-                f"Another writer has created {self.name.uri}",
+                f"Another writer created {self.name.uri}",
                 cause=refusal.message,
-                remedy="Run it again: it then writes to that table",
+                remedy="Run the operation again. It then writes to that table",
             )
         return CatalogError(
             f"Cannot create {self.name.uri}",
             cause=f"{refusal.kind} ({refusal.status}) from the catalog: {refusal.message}",
-            remedy="Change what the catalog objects to, or ask for the right to create tables in the schema",
+            remedy="Correct the cause, or ask the catalog's administrator for the right to create tables in the schema",
             status=refusal.status,
             kind=refusal.kind,
         )
 
     @property
     def uri(self) -> str:  # type: ignore[override]
-        """The place of the table's files; its name where it has none yet."""
+        """Return the location of the table's files, or its name if it has no location yet."""
         files = self._place()
         return self.name.uri if files is None else files.uri
 
@@ -262,7 +265,7 @@ class CatalogStore(LogStore):
     # Reading the log
 
     def _commit_of(self, path: str) -> int | None:
-        """The version of a commit file of a table whose commits the catalog decides; None for everything else."""
+        """Return the version of a commit file, if the catalog manages the commits. None for all other files."""
         directory, _, name = path.rpartition("/")
         if directory != LOG_DIRECTORY or (found := parse_log_path(name)) is None:
             return None
@@ -271,7 +274,8 @@ class CatalogStore(LogStore):
         return found.version if is_decided else None
 
     def _ratified(self, version: int) -> TableEntry | None:
-        """The newest answer of the catalog that may know of a version, None where it is not ratified."""
+        """Return the ratified commit of a version, from the newest answer of the catalog. None if it is not
+        ratified."""
         entry = self._known()
         if entry is not None and version > entry.latest_version and not self._is_pinned:
             entry = self._load()
@@ -294,7 +298,7 @@ class CatalogStore(LogStore):
         return None if meta is None else self._remember(version, meta)
 
     def _remember(self, version: int, meta: FileMeta) -> FileMeta:
-        """The same commit looks the same, staged or published."""
+        """Return the same metadata for a staged and for a published commit."""
         while len(self._seen) >= _MOST_REMEMBERED:
             self._seen.pop(next(iter(self._seen)), None)
         return self._seen.setdefault(version, meta)
@@ -352,7 +356,7 @@ class CatalogStore(LogStore):
         return iter(()) if files is None else files.list_recursive(directory)
 
     def other_table(self) -> str | None:
-        return None  # The catalog gives each table a place of its own.
+        return None  # The catalog assigns each table its own location.
 
     def not_deletable(
         self, candidates: Sequence[str], needed: Iterable[str], needed_identities: Set[tuple[int, int]]
@@ -380,8 +384,8 @@ class CatalogStore(LogStore):
         ):  # fmt: skip
             raise UnsupportedFeatureError(
                 f"Cannot write to {self.name.uri}",
-                cause="Each of its commits needs metadata of Iceberg (UniForm), which this release does not make",
-                remedy="Write with a client that converts to Iceberg",
+                cause="Each commit needs Iceberg metadata (UniForm), which this release cannot write",
+                remedy="Write with a client that supports UniForm",
                 features=["uniform"],
             )
         self._writing.ensure_can_commit()
@@ -426,7 +430,7 @@ class CatalogStore(LogStore):
         return _Proposal(self, bytes(data), before, files.stage(STAGED_COMMIT_DIRECTORY, data, after=after))
 
     def _create(self, data: bytes, first: StagedFile) -> FileMeta:
-        """Make the first commit of the staging table, and the table of it."""
+        """Make the first commit of the staging table, and create the table from it."""
         staging, path = self._staging, commit_path(0)
         if staging is None:
             raise FileExistsInStoreError(f"{self.name.uri} exists already", path=path)
@@ -436,7 +440,7 @@ class CatalogStore(LogStore):
         try:
             meta = files.put_if_absent(path, data)
         except (FileExistsInStoreError, StorageOutcomeUnknownError):
-            # The place is ours alone: it is an earlier try of this one.
+            # Only this object uses the location, so the file is from an earlier attempt.
             meta = self._settled(path, data)
         answer = self._client.create_table(self.name, staging.table_id, body)
         if isinstance(answer, Refusal):
@@ -450,19 +454,19 @@ class CatalogStore(LogStore):
         if meta is None or meta.size != len(data):
             raise StorageError(
                 f"It is unknown whether {path} was written",
-                cause="The store did not say",
-                remedy="Run it again: nothing was committed",
+                cause="The store did not report the outcome",
+                remedy="Run the operation again. Nothing was committed",
                 retryable=True,
             )
         return meta
 
     def _propose(self, proposal: _Proposal, version: int) -> FileMeta:
-        """Propose a staged commit as a version, and publish what the catalog has taken.
+        """Propose a staged commit as a version, and publish the ratified commits.
 
         Raises:
             FileExistsInStoreError: Another commit has the version, or the table's definition changed.
-            StorageOutcomeUnknownError: The catalog did not tell.
-            CatalogError: It refuses the commit.
+            StorageOutcomeUnknownError: The outcome is unknown.
+            CatalogError: The catalog refuses the commit.
         """
         patience = Patience()
         while True:
@@ -470,7 +474,7 @@ class CatalogStore(LogStore):
             if not isinstance(answer, Refusal):
                 break
             if answer.kind == EXHAUSTED:
-                # Others have crashed before they published. Whoever comes next does it for them.
+                # Other writers crashed before they published their commits. The next writer publishes them.
                 entry = self._load()
                 if entry is not None:
                     self._publish(entry)
@@ -478,15 +482,15 @@ class CatalogStore(LogStore):
                 if patience.wait():
                     continue
                 raise CatalogError(
-                    f"{self.name.uri} takes no commit",
+                    f"{self.name.uri} does not accept commits",
                     cause=f"Too many commits are not published: {answer.message}",
-                    remedy="Run it again; if it goes on, ask those who run the catalog",
+                    remedy="Run the operation again. If it still fails, ask the administrators of the catalog",
                     retryable=True,
                 )
             proposal.forget()
             self._load()
             raise FileExistsInStoreError(
-                f"Version {version} of {self.name.uri} was not taken", cause=answer.message, path=commit_path(version)
+                f"Version {version} of {self.name.uri} was refused", cause=answer.message, path=commit_path(version)
             )
         entry = self._adopt(answer)
         meta = self._remember(version, FileMeta(commit_path(version), len(proposal.data), proposal.timestamp_ms))
@@ -501,14 +505,14 @@ class CatalogStore(LogStore):
         return version in self._published
 
     def _publish(self, entry: TableEntry, own: Mapping[int, bytes] | None = None) -> None:
-        """Copy the commits that may not be published, in order. The next proposal reports them.
+        """Publish the commits that may not be published yet, in order. The next proposal reports them.
 
-        The commits stand: a failure is logged, and the next writer goes on.
+        The commits are ratified already, so a failure is logged, and the next writer continues.
         """
         try:
             for version in sorted(entry.commits.keys() - self._published):
                 data = (own or {}).get(version) or self._writing.read_bytes(_staged_path(entry.commits[version]))
-                # A ratified commit is published by anybody, always with the same content.
+                # Every writer may publish a ratified commit, always with the same content.
                 with suppress(FileExistsInStoreError):
                     self._writing.put_if_absent(commit_path(version), data)
                 self._published.add(version)
@@ -516,7 +520,7 @@ class CatalogStore(LogStore):
             _LOGGER.warning("Could not publish the commits of %s", self.name.uri, exc_info=True)
 
     def _last_published(self, entry: TableEntry) -> int | None:
-        """The version up to which everything is published, of those that the catalog does not know to be."""
+        """Return the newest version up to which all commits are published but not reported to the catalog."""
         last = None
         for version in sorted(entry.commits):
             if version not in self._published:
@@ -525,12 +529,12 @@ class CatalogStore(LogStore):
         return last
 
     def _report_published(self, entry: TableEntry) -> None:
-        """Report what is published in a request of its own: the catalog takes no commit before."""
+        """Report published commits in a separate request, because the catalog accepts no commit before."""
         last = self._last_published(entry)
         if last is None:
             return
         try:
-            # Nobody waits long for what the next writer can do as well.
+            # The wait is short, because the next writer can do the same.
             with waiting_at_most(_REPORT_S):
                 answer = self._client.update_table(self.name, published_body(entry, last))
             if not isinstance(answer, Refusal):
@@ -545,9 +549,9 @@ class CatalogStore(LogStore):
         if entry is None or not entry.is_managed or operation.value in entry.allowed_maintenance:
             return
         raise MaintenanceNotAllowedError(
-            f"{verb} of {self.name.uri} is left to its catalog",
-            cause=f"The catalog does not allow others {operation.value}",
-            remedy="Let the catalog do it (predictive optimization), and leave the step out",
+            f"{verb} is not allowed for {self.name.uri}",
+            cause=f"The catalog does not allow clients the operation {operation.value}",
+            remedy="Leave the step out. The catalog maintains the table (predictive optimization)",
             operation=operation.value,
         )
 
@@ -562,7 +566,7 @@ class CatalogStore(LogStore):
 
 
 class _Proposal(StagedFile):
-    """A commit on its way to the catalog. The same version is always proposed with the same file and request."""
+    """A commit that is being proposed. A version is always proposed with the same file and the same request."""
 
     def __init__(self, store: CatalogStore, data: bytes, before: Metadata | None, file: StagedFile) -> None:
         self._store, self.data, self._before, self._file = store, data, before, file
@@ -578,7 +582,7 @@ class _Proposal(StagedFile):
         return self._store._propose(self, found.version)
 
     def body(self, version: int) -> dict[str, Any]:
-        """The request that proposes it. Its file is written first."""
+        """Return the request that proposes the commit. The staged file is written first."""
         if self._request is None or self._version != version:
             entry = self._store._known()
             assert entry is not None and self._before is not None
@@ -597,7 +601,7 @@ class _Proposal(StagedFile):
         return self._request
 
     def forget(self) -> None:
-        """The catalog refused it: the next try is another proposal."""
+        """Forget the proposal after a refusal, so that the next attempt is a new proposal."""
         self._request = None
 
     def discard(self) -> None:

@@ -1,4 +1,4 @@
-"""Storage options with credentials that the catalog vends, asked for again before they end."""
+"""Storage options with credentials of the catalog, which are renewed before they expire."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _EARLY_MS = 300_000
 
 
 class VendedOptions(OptionsSource):
-    """The options of one table's store. What was vended is never pickled: another process asks for itself.
+    """The options of one table's store. Vended credentials are never pickled. Another process requests its own.
 
     Args:
-        given: The user's own options for the store, which stay.
-        staging: The table that is being created; its credentials are for reading and writing.
+        given: The user's own options for the store. They take part unchanged.
+        staging: The table that is being created. Its credentials are for reading and writing.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class VendedOptions(OptionsSource):
         return {**self.__dict__, "_options": None, "_renew_at_ms": 0}
 
     def for_writing(self) -> None:
-        """From now on the credentials are for writing, too."""
+        """Request credentials for writing from now on."""
         if self._operation == "READ":
             self._operation = "READ_WRITE"
             if self._table_id is None:
                 self._options = None
 
     def current(self) -> StoreOptions:
-        """The options of now. Raises CatalogError."""
+        """Return the current options. Raises CatalogError."""
         options = self._options
         if options is None or time.time() * 1000 >= self._renew_at_ms:
             if self._table_id is None:
@@ -73,9 +73,9 @@ class VendedOptions(OptionsSource):
         fitting = [c for c in credentials if f"{self._location}/".startswith(f"{c.prefix}/")]
         if not fitting:
             raise CatalogError(
-                f"The catalog has no credentials for the place of {self._name.uri}",
+                f"The catalog has no credentials for the location of {self._name.uri}",
                 cause=f"None of {len(credentials)} is for {self._location}",
-                remedy="Ask those who run the catalog for an external location or storage credential",
+                remedy="Ask the administrators of the catalog for an external location or a storage credential",
             )
         chosen = max(fitting, key=lambda c: len(c.prefix))
         vended = {_NAMES[key]: value for key, value in chosen.config.items() if key in _NAMES}

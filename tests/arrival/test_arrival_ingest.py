@@ -350,7 +350,7 @@ def test_what_cannot_be_held_is_refused(landing: Landing, table: DeltaTable, tmp
         table.ingest(landing.source(), max_commits=0)
     table.ingest(landing.source())
     table.alter().set_properties({"delta.setTransactionRetentionDuration": "interval 1 day"}).commit()
-    with pytest.raises(InvalidRequestError, match="forgets which files"):
+    with pytest.raises(InvalidRequestError, match="forgets loaded files"):
         table.ingest(landing.source())
     table.alter().unset_properties("delta.setTransactionRetentionDuration").commit()
     for record in tmp_path.glob("table/_delta_orch/loaded/*/*"):

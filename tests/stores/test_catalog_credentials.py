@@ -105,7 +105,7 @@ def test_a_place_without_credentials(unity: UnityEmulator) -> None:
     DeltaTable(URI, unity.options).append(pa.table({"id": [1]}))
     unity.table("main.default.t").location = "s3://elsewhere/t"
     unity.vended = {}
-    with pytest.raises(CatalogError, match="no credentials for the place"):
+    with pytest.raises(CatalogError, match="no credentials for the location"):
         VendedOptions(
             CatalogClient(CatalogSettings("http://nowhere")), TableName("a", "b", "c"), "s3://x/t", StoreKind.S3, {},
             StagingTable("id", "s3://y/t", (), {}, {}),

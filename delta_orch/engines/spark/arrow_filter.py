@@ -52,7 +52,7 @@ def _ensure_can_travel(expression: pc.Expression) -> None:
         raise UnsupportedExpressionError(
             f"The expression {expression} cannot be sent to Spark's workers",
             cause=f"pyarrow does not serialize it: {e}",
-            remedy="Use column names instead of positions, or read on the local engine",
+            remedy="Refer to columns by name, not by position, or read on the local engine",
             expression=str(expression),
         ) from e
 
