@@ -49,7 +49,7 @@ class StoreCall:
         number: Counts from 0.
         method: The method of `LogStore`.
         path: The first argument: a file, or the directory of a listing.
-        start_name: Of a listing: the first name it asks for.
+        start_name: The first requested name of a listing.
     """
 
     number: int
@@ -69,9 +69,9 @@ class Rule:
 
 
 class FailingStore(LogStore):
-    """Passes every call to another store, and fails at the calls that the test chose.
+    """Passes every call to another store, and fails at selected calls.
 
-    Data files do not pass through it: it sees the calls that read and write the log. Safe to use from several threads.
+    It sees only the calls that read and write the log, not the calls for data files. Safe to use from several threads.
 
     Args:
         inner: The store, for example `DeltaTable(…).store`.
@@ -91,7 +91,7 @@ class FailingStore(LogStore):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
 
-    # What to do, and when
+    # Actions
 
     def fail_at(self, moment: Moment, *, times: int = 1) -> None:
         """Let the next `times` calls of this kind raise StorageError. They do nothing."""
@@ -114,17 +114,17 @@ class FailingStore(LogStore):
 
     @staticmethod
     def fail(call: StoreCall) -> None:
-        """Raise StorageError, as a store does that was out of reach and did nothing: it is retryable."""
+        """Raise a retryable StorageError, like a store that was unreachable and did nothing."""
         raise StorageError(f"Injected failure of {call.method}", path=call.path, retryable=True)
 
     @staticmethod
     def lose_answer(call: StoreCall) -> None:
-        """Raise StorageOutcomeUnknownError, as a store does whose answer was lost: it is retryable."""
+        """Raise a retryable StorageOutcomeUnknownError, like a store whose answer was lost."""
         raise StorageOutcomeUnknownError(
             f"Injected loss of the answer to {call.method}", path=call.path, retryable=True
         )
 
-    # What happened
+    # Recorded calls
 
     def count(self, method: str | None = None, pattern: str = "*") -> int:
         """The number of calls, of a method and of paths like `pattern`."""
@@ -205,7 +205,7 @@ class FailingStore(LogStore):
         try:
             return self._answer(call, call_inner)
         finally:
-            # After a call that failed, too; what is raised here takes the place of its error.
+            # This also runs after a failed call. An error here replaces the error of the call.
             self._obey(call, "after")
 
     def _stage(self, directory: str, stage: Callable[[], F]) -> F:
@@ -218,13 +218,13 @@ class FailingStore(LogStore):
         try:
             return self.watch("stage", directory, stage_and_keep)
         except BaseException:
-            # A failure after the call: nobody else knows of what was staged, and it may hold a file open.
+            # The call succeeded, but an action failed. The staged file may be open, so it is discarded.
             for lost in staged:
                 self.discard(lost)
             raise
 
     def discard(self, staged: StagedFile) -> None:
-        """Drop a staged file. Not counted."""
+        """Drop a staged file. This is not counted as a call."""
         staged.discard()
 
     def _record(self, method: str, path: str, start_name: str) -> StoreCall:

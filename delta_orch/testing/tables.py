@@ -29,16 +29,16 @@ def build_table(
 
     Args:
         table_uri: A path or a URI. `memory://name` keeps the table in this process.
-        commits: The rows of each commit. At least one; one without rows makes no version.
+        commits: The rows of each commit. At least one. A table without rows makes no version.
 
     Raises:
         InvalidRequestError: No rows are given. Nothing was written.
-        TableExistsError: A table is there already. It is unchanged.
+        TableExistsError: A table exists already. It is unchanged.
         SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: The table cannot be created or written as
-            requested. The commits before the one that fails remain.
+            requested. The commits before the failed one remain.
     """
     if not commits:
-        raise InvalidRequestError("No rows are given", remedy="Give one Arrow table at least; it may be empty")
+        raise InvalidRequestError("No rows are given", remedy="Pass at least one Arrow table, which may be empty")
     table = DeltaTable(table_uri, storage_options)
     created = table.create(commits[0].schema, partition_by=partition_by, properties=properties)
     if created.skipped:
@@ -53,7 +53,7 @@ def open_table(store: LogStore) -> DeltaTable:
 
     All reads and writes of the log go through `store`. Data files go through `store.data_filesystem()`.
     """
-    # The URI given here is replaced with the store: a test's own store may have a scheme nobody else knows.
+    # The store replaces this URI, because a test's store may have an unknown scheme.
     table = DeltaTable("memory://replaced")
     table.store, table.log = store, TableLog(store, TableSnapshot, table.log.observer)
     return table

@@ -49,9 +49,9 @@ Path = tuple[str, ...]
 
 
 class Assignment(NamedTuple):
-    """A place in a row, spelled as the schema does, and the value that goes there, not yet cast.
+    """A column or field, spelled as in the schema, and its new value before the cast.
 
-    `value` may be the keyword DEFAULT: then it is the column's default.
+    The keyword DEFAULT as `value` means the column's default.
     """
 
     path: Path
@@ -65,10 +65,10 @@ def parse_assignments(assigned: object, table: TableConfiguration) -> tuple[Assi
     Only the syntax of values is checked here. The verb decides which columns they may name (`resolve_value`).
 
     Raises:
-        InvalidRequestError: Nothing is assigned; a column is assigned twice, or together with a field inside it; it is
-            an identity column.
+        InvalidRequestError: Nothing is assigned. A column is assigned twice, or together with a field inside it. Or a
+            column is an identity column.
         ColumnNotFoundError: There is no such column.
-        InvalidExpressionError: A value is no expression, or not of one row (`parse_row_value`).
+        InvalidExpressionError: A value is not a valid expression, or uses more than one row (`parse_row_value`).
     """
     if not isinstance(assigned, Mapping) or not assigned:
         raise InvalidRequestError(
@@ -81,14 +81,14 @@ def parse_assignments(assigned: object, table: TableConfiguration) -> tuple[Assi
 
 
 def ensure_apart(paths: Sequence[Path]) -> None:
-    """Raises InvalidRequestError where two places are the same, or one lies inside the other."""
+    """Raise InvalidRequestError if two paths are the same, or if one lies inside the other."""
     seen = sorted(paths)
     for first, second in pairwise(seen):
         if second[: len(first)] == first:
             raise InvalidRequestError(
                 f"The column {'.'.join(second)} is assigned twice",
-                cause=None if first == second else f"{'.'.join(first)} is assigned too, and it lies inside",
-                remedy="Assign each place once",
+                cause=None if first == second else f"{'.'.join(first)} is also assigned, and one contains the other",
+                remedy="Assign each column or field once",
                 column=".".join(second),
             )
 
@@ -107,16 +107,16 @@ def _place(name: object, table: TableConfiguration) -> Path:
     if IDENTITY_START in top.metadata and table.supports("identityColumns"):
         raise InvalidRequestError(
             f"The column {top.name} is an identity column, whose values never change",
-            remedy="Leave it out",
+            remedy="Leave the column out",
             column=top.name,
         )
     return spelled
 
 
 def column_path(name: object) -> Path:
-    """The parts of a column's name as a user writes it, `st.a` or `` `a b`.c ``.
+    """Return the parts of a column's name as a user writes it, `st.a` or `` `a b`.c ``.
 
-    Raises InvalidRequestError where it names no column.
+    Raises InvalidRequestError if the text is not a column name.
     """
     if isinstance(name, Column):
         return name.path
@@ -125,7 +125,7 @@ def column_path(name: object) -> Path:
         try:
             paths = parse_column_list(name)
         except ValueError:
-            # A name with characters of its own, as column mapping allows.
+            # The name has special characters, which column mapping allows.
             paths = [(name,)] if name.strip() and "`" not in name else ()
     if len(paths) != 1:
         raise InvalidRequestError(
@@ -155,8 +155,8 @@ def _default(path: Path, table: TableConfiguration) -> Expression:
 
 
 def default_of(field: StructField, table: TableConfiguration) -> Expression:
-    """The default of a column, or null. A nested default has the column's type. Raises InvalidExpressionError: It
-    cannot be read."""
+    """Return the default of a column, or null. A nested default has the column's type. Raises InvalidExpressionError if
+    it cannot be parsed."""
     text = field.metadata.get(CURRENT_DEFAULT) if table.supports("allowColumnDefaults") else None
     if not isinstance(text, str):
         return Literal(None)
@@ -168,28 +168,28 @@ def default_of(field: StructField, table: TableConfiguration) -> Expression:
 
 
 def ensure_definable(field: StructField) -> None:
-    """Raise SchemaMismatchError for a column whose values no expression gives: a cast of Spark's intervals to numbers
-    counts days or hours, as the expression says, and not what files hold."""
+    """Raise SchemaMismatchError for a column whose values no expression can compute. A cast of Spark's intervals to
+    numbers counts days or hours, but files hold other units."""
     if any(isinstance(inner, IntervalType | GeoType) for inner in types_of(field.data_type)):
         raise SchemaMismatchError(
             f"Column {field.name!r} of type {field.data_type} has a default or is generated",
-            cause="Intervals and shapes come from rows alone",
-            remedy="Take the definition off the column, and compute its values before writing",
+            cause="Values of intervals and shapes can only come from rows",
+            remedy="Remove the definition from the column, and compute its values before writing",
             column=field.name,
         )
 
 
 def as_default(value: Expression, data_type: DataType) -> Expression:
-    """A default where it is of a nested type: Spark casts it, and a cast takes fields by their place, not by their name
-    as a value that is assigned."""
+    """Return a default of a nested type. Spark casts it, and a cast matches fields by position, while an assigned value
+    is matched by name."""
     is_cast = not (isinstance(value, Literal) or is_atomic(data_type) or data_type in (VARIANT, VOID))
     return Cast(value, data_type) if is_cast else value
 
 
 def resolve_value(value: Expression, schema: StructType) -> Expression:
-    """A value with its columns found, in the schema's spelling.
+    """Return a value with resolved columns, in the spelling of the schema.
 
-    Raises ColumnNotFoundError, InvalidExpressionError: It does not fit the schema.
+    Raises ColumnNotFoundError, InvalidExpressionError: The value does not fit the schema.
     """
     match value:
         case Column(path):
@@ -206,7 +206,7 @@ def resolve_value(value: Expression, schema: StructType) -> Expression:
 
 
 def recomputed_columns(table: TableConfiguration, assignments: Sequence[Assignment]) -> tuple[str, ...]:
-    """Generated columns that no assignment names: the table computes them again for every row that changes."""
+    """Return the generated columns that no assignment names. The table computes them again for every changed row."""
     if not table.supports("generatedColumns"):
         return ()
     assigned = {assignment.path[0] for assignment in assignments}
@@ -216,11 +216,11 @@ def recomputed_columns(table: TableConfiguration, assignments: Sequence[Assignme
 def assigned_column(
     field: StructField, assignments: Mapping[Path, tuple[Expression, DataType]], path: Path | None = None
 ) -> Expression:
-    """The new value of a column: the assigned value, a struct with some assigned fields, or the column itself.
+    """Return the new value of a column: the assigned value, a struct with some assigned fields, or the column itself.
 
     Args:
-        assignments: Values and their types, by place.
-        path: Where the column stands among the rows the expression is over; None for its own name.
+        assignments: Values and their types, by path.
+        path: The path of the column in the rows of the expression. None means its own name.
 
     Raises SchemaMismatchError: A value cannot be cast to its column's type.
     """
@@ -242,10 +242,10 @@ def _assigned(
 
 
 def cast_to(value: Expression, have: DataType, want: DataType, name: str) -> Expression:
-    """A value in its column's type, by CAST under ANSI as Delta on Spark has it: where not every value fits, one that
-    does not raises while the rows are computed.
+    """Return a value in its column's type, by an ANSI CAST as in Delta on Spark. A value that does not fit raises an
+    error while the rows are computed.
 
-    Raises SchemaMismatchError: Types that are not cast to each other, or a constant that is no value of the type.
+    Raises SchemaMismatchError: No cast exists between the types, or a constant does not fit the type.
     """
     if have == want:
         return value
@@ -256,19 +256,19 @@ def cast_to(value: Expression, have: DataType, want: DataType, name: str) -> Exp
     if is_lossless_cast(have, want) or _is_assignable(have, want):
         return Cast(value, want)
     if not (is_atomic(have) or is_atomic(want)):
-        # Names inside are held against the table's before the first row is written.
+        # Nested names are compared with the table's before the first row is written.
         inside = _cast_inside(have, want)
         return value if inside == have else Cast(value, inside)
     raise _unfit(f"a value of type {have}", want, name, "Write a cast into the expression")
 
 
 def ensure_value_fits(value: Expression, have: DataType, place: Path, schema: StructType, *, fill_nulls: bool) -> None:
-    """Check that a value can be cast to the type of its place, at every level.
+    """Check that a value can be cast to the type of its column or field, at every level.
 
     Args:
         fill_nulls: Structs may lack fields.
 
-    Raises SchemaMismatchError: It cannot, or a struct has other fields.
+    Raises SchemaMismatchError if no cast exists, or if a struct has other fields.
     """
     _, want = find_column(place, schema)
     assert want is not None
@@ -307,13 +307,13 @@ def _has_room(want: DataType, number: int | Decimal) -> bool:
         room = Decimal(10).scaleb(want.precision - want.scale - 1)
         return -room < number < room
     bounds = INTEGRAL_RANGES.get(want)
-    # The cast cuts digits off behind the point.
+    # The cast truncates digits after the point.
     return bounds is None or bounds[0] - 1 < number < bounds[1] + 1
 
 
 def _cast_inside(have: DataType, want: DataType) -> DataType:
-    """The type of a nested value whose parts are cast: its own names in their order, with the types of `want`. A value
-    without a cast or a counterpart keeps its type."""
+    """Return the type of a nested value whose parts are cast: its own names in their order, with the types of `want`. A
+    part without a cast or a counterpart keeps its type."""
     if have == VOID or is_lossless_cast(have, want) or _is_assignable(have, want):
         return want
     if type(have) is not type(want):

@@ -1,4 +1,4 @@
-"""Rules of a catalog for the definition of its tables."""
+"""Applies the rules of a catalog for the definition of its tables."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ _CHOSEN_BY_WRITER = frozenset({MAX_COLUMN_ID, ROW_ID_COLUMN, ROW_COMMIT_VERSION_
 
 
 def as_catalog_asks(properties: Mapping[str, str], rules: DefinitionRules) -> tuple[dict[str, str], frozenset[str]]:
-    """The properties of a new table with those that its catalog suggests or requires, and the features it requires.
+    """Return the properties of a new table, including those that its catalog suggests or requires, and the required
+    features.
 
     Raises:
-        InvalidPropertyError: One contradicts what the catalog requires, or a required one has no value that this
-            release could choose.
+        InvalidPropertyError: A property contradicts the catalog. Or this release cannot choose a value for a required
+            property.
         UnsupportedFeatureError: The catalog requires a feature that this release does not write.
     """
     required = {key: value for key, value in rules.required.items() if not key.startswith(FEATURE_PREFIX)}
     for key, value in required.items():
         if value is None and key not in _CHOSEN_BY_WRITER:
             raise InvalidPropertyError(
-                f"The catalog requires the table property {key}, and this release knows no value for it",
+                f"The catalog requires the table property {key}, but this release knows no value for it",
                 remedy="Create the table with another client",
                 key=key,
             )

@@ -1,7 +1,7 @@
 """Identity columns: their next values and their high-water mark (PROTOCOL, "Identity Columns").
 
-The mark stands in the table's metadata and is moved by the commit that uses the values, so two writers that take the
-same values cannot both commit: the second finds the metadata changed, and begins again behind the new mark.
+The table's metadata holds the mark, and the commit that uses values moves it. So two writers with the same values
+cannot both commit. The second one detects the changed metadata, and generates values after the new mark.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
 def identity_of(field: StructField) -> IdentityDetails | None:
-    """The definition of an identity column; None for any other column.
+    """Return the definition of an identity column. None for any other column.
 
     Raises:
-        ProtocolViolationError: Its definition cannot be used, such as a step of 0.
+        ProtocolViolationError: The definition is invalid, such as a step of 0.
     """
     if IDENTITY_START not in field.metadata:
         return None
@@ -56,29 +56,29 @@ def identity_of(field: StructField) -> IdentityDetails | None:
 
 
 def next_values(name: str, identity: IdentityDetails) -> IdentityValues:
-    """The values behind the high-water mark that are `start + k * step`.
+    """Return the values `start + k * step` after the high-water mark.
 
     Raises:
         InvalidRequestError: No value is left in 64 bits.
     """
     k = 0
     if identity.high_water_mark is not None:
-        # A mark that explicit values have moved need not be one of the column's own.
+        # Explicit values can move the mark to a number that the column would not generate.
         k = max(0, (identity.high_water_mark - identity.start) // identity.step + 1)
     first = identity.start + k * identity.step
     if not LONG_MIN <= first <= LONG_MAX:
         raise InvalidRequestError(
             f"The identity column {name} has used up its values",
             cause=f"The next one, {first}, does not fit into 64 bits",
-            remedy="Give the values yourself where the column allows it, or recreate the table",
+            remedy="Pass explicit values if the column allows them, or recreate the table",
             column=name,
         )
     return IdentityValues(name, first, identity.step)
 
 
 def with_moved_marks(target: WriteTarget, adds: pa.Table, identities: Sequence[IdentityValues]) -> WriteTarget:
-    """The target with its high-water marks at the last values that files just written hold; itself where there are no
-    rows. The files have statistics of the columns (`StatisticsPolicy.also`)."""
+    """Return the target with its high-water marks at the last values of new files. Without rows, return the target
+    itself. The files have statistics of the columns (`StatisticsPolicy.also`)."""
     marks: dict[str, int] = {}
     for values in identities:
         path = physical_path(target.schema, (values.name,))
@@ -91,17 +91,17 @@ def with_moved_marks(target: WriteTarget, adds: pa.Table, identities: Sequence[I
 
 
 def with_marks_moved_to(schema: StructType, furthest: Mapping[str, int | None]) -> StructType:
-    """The schema with its high-water marks advanced, so that no value is generated twice. Marks never go back.
+    """Return the schema with advanced high-water marks, so that no value is generated twice. Marks never go back.
 
     Args:
-        furthest: For identity columns, the largest value of the rows, or the smallest where the step is negative.
+        furthest: The greatest value of each identity column in the rows, or the least value if the step is negative.
     """
     marks: dict[str, int] = {}
     for field in schema:
         value, identity = furthest.get(field.name), identity_of(field)
         if value is None or identity is None or (k := (value - identity.start) // identity.step) < 0:
             continue
-        # The column's own value there or before: other clients count on from the mark.
+        # The mark is a value that the column generates, because other clients continue from it.
         mark, recorded_mark = identity.start + k * identity.step, identity.high_water_mark
         if recorded_mark is None or (mark - recorded_mark) * identity.step > 0:
             marks[field.name] = mark
@@ -122,8 +122,8 @@ def _with_marks(schema: StructType, marks: Mapping[str, int]) -> StructType:
 
 
 def with_marks_kept(metadata: Metadata, newest: Metadata) -> Metadata:
-    """Metadata that come back, with the high-water marks of their identity columns no earlier than where they stand
-    now. Columns are the same where files know them by the same name and they count in the same direction."""
+    """Return restored metadata, with high-water marks of identity columns no earlier than the current ones. Columns are
+    the same if they have the same physical name and the same direction."""
     if not (has_identity(metadata) and has_identity(newest)):
         return metadata
     schema = parse_schema(metadata.schema_string)
@@ -147,6 +147,6 @@ def has_identity(metadata: Metadata) -> bool:
 
 
 def without_marks(metadata: Metadata) -> Metadata:
-    """The metadata without high-water marks. Two writers that only generated values agree in it."""
+    """Return the metadata without high-water marks. It is equal for two writers that only generated values."""
     schema = without_metadata(parse_schema(metadata.schema_string), IDENTITY_HIGH_WATER_MARK.__eq__)
     return replace(metadata, schema_string=serialize_schema(schema))

@@ -1,4 +1,4 @@
-"""Rows that are written again without being changed: they keep their identity."""
+"""Copies rows into new files without a change, so that they keep their identity."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from delta_orch.table.row_tracking import ICEBERG_IDS, materialized_columns
 
 
 class RowCopies:
-    """How the rows of a snapshot are read and written where they are only moved: they keep their identity (PROTOCOL,
-    "Writer Requirements for Row Tracking").
+    """Reads and writes rows of a snapshot that are only moved. They keep their identity (PROTOCOL, "Writer Requirements
+    for Row Tracking").
 
-    Where row tracking is enabled, a copy holds each row's id and commit version in the two columns that the metadata
-    names, under the field ids of Iceberg where the table is compatible with its V3. If row tracking is only supported,
-    the copies are new rows, and the commit records this.
+    If row tracking is enabled, a copy has each row's id and commit version in the two columns that the metadata names.
+    If the table is compatible with Iceberg V3, these columns have the field ids of Iceberg. If row tracking is only
+    supported, the copies are new rows, and the commit records this.
 
     Raises:
         ProtocolViolationError: Row tracking is enabled, but the metadata does not name the columns.
@@ -39,7 +39,7 @@ class RowCopies:
         self._columns: tuple[StructField, ...] = ()
         if snapshot.configuration.enables("rowTracking"):
             names = materialized_columns(snapshot.metadata)
-            # Under the names they are stored by, so that they are written as they were read.
+            # The columns keep their stored names, so that they are written as they were read.
             self._tracking = RowTracking(*names, *names)
             has_ids = snapshot.properties.enable_iceberg_compat_v3
             ids: list[JsonObject] = [{FIELD_ID: number} if has_ids else {} for number in ICEBERG_IDS]
@@ -49,14 +49,15 @@ class RowCopies:
 
     @property
     def stored_names(self) -> tuple[str, str] | None:
-        """The columns of data files that hold ids and commit versions; None where no copy keeps them."""
+        """Return the columns of data files that hold ids and commit versions. None if copies do not keep them."""
         return None if self._tracking is None else self._tracking.names
 
     def plan(self, plan: ScanPlan, names: tuple[str, str] | None = None) -> ScanPlan:
-        """The scan, its rows with ids and commit versions; `plan.files` must have both columns of row tracking.
+        """Return the scan with ids and commit versions of its rows. `plan.files` must have both columns of row
+        tracking.
 
         Args:
-            names: What the two columns are called; None for the names that they are stored by.
+            names: The names of the two columns. None means their stored names.
         """
         plan = replace(plan, is_copied=True)
         if self._tracking is None:
@@ -66,43 +67,43 @@ class RowCopies:
         return replace(plan, schema=StructType((*plan.schema, *columns)), row_tracking=tracking)
 
     def spec(self, spec: WriteSpec) -> WriteSpec:
-        """The files, with room for what `plan` brings."""
+        """Return the spec of the files, with the columns that `plan` adds."""
         return replace(spec, extra_columns=(*spec.extra_columns, *self._columns))
 
     def note_in(self, transaction: Transaction) -> None:
-        """Let the commit say whether its copies are still the same rows."""
+        """Record in the commit whether its copies are still the same rows."""
         if self._loses_ids:
             transaction.note_unpreserved_rows()
 
 
 def group_numbers(sizes: Sequence[int]) -> pa.Array:
-    """The number of each group, as often as it has members: keys for `stage_moved`."""
+    """Return the number of each group, once per member: keys for `stage_moved`."""
     return longs_from_numpy(np.repeat(np.arange(len(sizes)), sizes))
 
 
 def partition_keys_of(table: TableConfiguration, adds: pa.Table, sources: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """The partition of each file: keys for rows that stay in theirs."""
+    """Return the partition of each file, as keys for rows that stay in their partition."""
     adds_keys, sources_keys = (file_partition_keys(f, table.schema, table.partition_columns) for f in (adds, sources))
     return adds_keys, sources_keys
 
 
 def keys_of_groups(table: TableConfiguration, adds: pa.Table, groups: Sequence[pa.Table]) -> tuple[pa.Array, pa.Array]:
-    """Keys for groups of files that were each merged into one file, or keys by partition."""
+    """Return keys for groups of files that were each merged into one file, or keys by partition."""
     if adds.num_rows != len(groups):
         return partition_keys_of(table, adds, pa.concat_tables(groups))
     return group_numbers([1] * len(groups)), group_numbers([files.num_rows for files in groups])
 
 
 def unsplit(spec: WriteSpec) -> WriteSpec:
-    """The spec for rows that become one file, whatever its size."""
+    """Return the spec for rows that become one file of any size."""
     return replace(spec, target_file_size_bytes=None)
 
 
 def stage_moved(transaction: Transaction, adds: pa.Table, removed: pa.Table, keys: tuple[pa.Array, pa.Array]) -> None:
-    """Stage files that hold the rows of others, which they replace. The commit sets `dataChange` to false for both.
+    """Stage new files that replace files with the same rows. The commit sets `dataChange` to false for both.
 
     Args:
-        keys: Which of them hold the rows of which (`unit_tag.shared_units`).
+        keys: Keys that relate the new files to the replaced files (`unit_tag.shared_units`).
     """
     transaction.read_files(removed)
     transaction.add_moved_files(without_data_change(adds), removed, keys)
@@ -110,6 +111,6 @@ def stage_moved(transaction: Transaction, adds: pa.Table, removed: pa.Table, key
 
 
 def without_data_change(adds: pa.Table) -> pa.Table:
-    """The files, marked as holding only rows that the table had before."""
+    """Return the files, marked as holding only rows that the table had before."""
     index = adds.schema.get_field_index("data_change")
     return adds.set_column(index, adds.schema.field(index), all_booleans(False, adds.num_rows))

@@ -1,4 +1,4 @@
-"""`WritePlan`: what a verb does to the rows of a table. `run_plan` does what all verbs have in common.
+"""`WritePlan`: the change of a verb to the rows of a table. `run_plan` does the work that all verbs share.
 
 A verb names its operation and passes one function that **selects** files, **transforms** rows into new files and stages
 both, by the methods of `Write`. `append` is a single step::
@@ -9,8 +9,8 @@ both, by the methods of `Write`. `append` is a single step::
 `optimize` selects groups of files and moves each into one. A verb that deletes rows is an overwrite without `insert`.
 
 The order is the guarantee. A write whose `txn` is recorded ends before its data is read. A write that does not fit the
-table ends before the first file is written. All that it has written becomes visible in one commit or not at all. A
-failure in between leaves at most files that no commit names, and vacuum deletes these.
+table ends before the first file is written. All its files become visible in one commit, or not at all. After a failure,
+at most files without a commit remain, and vacuum deletes them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ REMOVED_FILE_COLUMNS = tuple(name for name in ADD_SCHEMA.names if name != "stats
 CHANGE_DATA_DIRECTORY = "_change_data"
 BOUNDS = "the bounds of this write"
 INSERT, DELETE = "insert", "delete"
-"""Values of `_change_type`."""
+"""The values of `_change_type`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +81,23 @@ class UnitColumn:
 
     Attributes:
         name: The column.
-        units: Unit → the rows that belong to it, which no two units share; None for all rows.
+        units: The predicate of each unit's rows, by the unit's name. No row belongs to two units. None selects all
+            rows.
     """
 
     name: str
     units: Mapping[str, Expression | None]
 
     def value(self, rows: StructType) -> Expression:
-        """The unit of a row, null for one that belongs to none.
+        """Return the unit of a row. Null for a row without a unit.
 
-        Raises InvalidRequestError: The rows have the column already, or lack one that tells their unit.
+        Raises InvalidRequestError: The rows have the column already, or lack a column that determines their unit.
         """
         if rows.find(self.name) is not None:
             raise InvalidRequestError(
-                f"The rows have the column {self.name!r}, which this write fills",
-                cause="It holds the name of the unit that wrote the row",
-                remedy="Leave it out of the rows, or name another unit_column",
+                f"The rows have the column {self.name!r}, but this write computes it",
+                cause="The column holds the name of the unit that wrote the row",
+                remedy="Leave the column out of the rows, or choose another unit_column",
                 columns=[self.name],
             )
         from delta_orch.expressions.resolve import resolve_expression
@@ -108,9 +109,9 @@ class UnitColumn:
             missing = [column.path[0] for column in columns_of(scope) if rows.find(column.path[0]) is None]
             if missing:
                 raise InvalidRequestError(
-                    f"The rows have no column {missing[0]!r}, which tells the unit of each row",
-                    cause=f"The write has several units, and fills {self.name!r} by the partition of the row",
-                    remedy=f"Give the rows the column {missing[0]!r}, or write one unit at a time",
+                    f"The rows have no column {missing[0]!r}, which determines the unit of each row",
+                    cause=f"The write has several units, and computes {self.name!r} from the partition of each row",
+                    remedy=f"Add the column {missing[0]!r} to the rows, or write one unit at a time",
                     columns=missing,
                 )
             branches.append((resolve_expression(scope, rows), Literal(unit, STRING)))
@@ -119,11 +120,11 @@ class UnitColumn:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The caller's rows, and how the table's schema follows them; `schema_mode` None: not at all.
+    """The caller's rows, and how the table's schema changes with them. `schema_mode` None means no change.
 
     Attributes:
-        redefine: With `SchemaMode.OVERWRITE`: what an existing table becomes, of the rows' schema and the definition.
-        unit_column: A column that the rows get.
+        redefine: With `SchemaMode.OVERWRITE`, makes the new table from the rows' schema and the definition.
+        unit_column: A further column for the unit of each row.
     """
 
     data: object
@@ -132,9 +133,9 @@ class Source:
     unit_column: UnitColumn | None = None
 
     def open(self, engine: Engine, target: StructType | None = None) -> Relation:
-        """The rows, for a table of these columns.
+        """Return the rows, for a table with these columns.
 
-        Raises InvalidRequestError: The value is none that can be written; or as `UnitColumn.value`.
+        Raises InvalidRequestError: The value is not a supported source. Or as `UnitColumn.value`.
         """
         rows = self._open(engine, target)
         if self.unit_column is None:
@@ -144,7 +145,7 @@ class Source:
         return engine.project(rows, [*as_they_are(schema.names), filled])
 
     def _open(self, engine: Engine, target: StructType | None) -> Relation:
-        # A scan exports Arrow, too, which knows no variants. A pandas frame may need another look.
+        # A scan also exports Arrow, but without variants. A pandas frame may need a conversion of integers.
         if engine.accepts(self.data) and not (hasattr(self.data, "to_relation") or hasattr(self.data, "iloc")):
             return engine.relation(self.data)
         from delta_orch.writing.sources import open_source
@@ -152,7 +153,7 @@ class Source:
         return open_source(engine, self.data, target)
 
     def as_table(self, schema: StructType) -> StructType:
-        """The schema of a table that these rows create."""
+        """Return the schema of a table that these rows create."""
         return as_created_from_data(schema, keeps_not_null=not is_spark_value(self.data))
 
 
@@ -161,14 +162,14 @@ class WritePlan:
     """A change of a table's files.
 
     Attributes:
-        operation, parameters: For `commitInfo`.
-        change: Selects, transforms and stages. Returns the operation's metrics, or None where there is nothing to
-            change (`Transaction.skip`). It may run several times.
-        options: As the caller gave them: `WriteOptions` with a source, otherwise `CommitOptions`.
-        source: The caller's rows; None for a verb that takes none. Only a plan with a source creates a table.
+        operation, parameters: The entries of `commitInfo`.
+        change: Selects, transforms and stages. It returns the operation's metrics, or None if nothing changes
+            (`Transaction.skip`). It may run several times.
+        options: The options of the caller: `WriteOptions` with a source, otherwise `CommitOptions`.
+        source: The caller's rows. None for a verb without rows. Only a plan with a source creates a table.
         engine: The caller's choice.
-        is_blind: The plan reads nothing of the table, so it may run again behind any other commit.
-        within: What every new row must satisfy; null is a violation. It selects nothing.
+        is_blind: Whether the plan reads nothing of the table, so that it may run again after any other commit.
+        within: A predicate that every new row must satisfy. Null is a violation. It does not select rows.
     """
 
     operation: str
@@ -183,21 +184,21 @@ class WritePlan:
 
 @one_moment()
 def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> CommitResult:
-    """Run a plan on a snapshot and commit it; the only place where a write runs again.
+    """Run a plan on a snapshot and commit it. Only this function runs a write again.
 
-    The commit itself moves behind other commits (`Transaction`). A plan runs again, with new files, where that is not
-    enough and the rows stay the same: another writer took the next values of an identity column, or created the same
-    table and gave its columns other physical names (column mapping). The data must be known to give the same rows
-    twice. Files of earlier runs are orphans.
+    If possible, the commit itself moves after other commits (`Transaction`). In two cases a plan runs again with new
+    files. Another writer used the next values of an identity column. Or another writer created the same table, with
+    other physical names of its columns (column mapping). The data must return the same rows twice. Files of earlier
+    runs belong to no commit.
 
     Args:
-        snapshot: The newest version; None where there is no table.
+        snapshot: The newest version. None if there is no table.
 
-    Returns: `skipped` where a transaction id is recorded, or the plan has nothing to change and no id to record.
+    Returns: `skipped` if a transaction id is recorded already, or if the plan changes nothing and has no id to record.
 
     Raises (nothing was committed):
-        MetadataChangedError: The table changed otherwise, or every run was overtaken.
-        Otherwise what opening the write, `plan.change` or the commit raises.
+        MetadataChangedError: The table changed in another way, or another commit came first in every run.
+        Other errors: As opening the write, `plan.change` or the commit.
     """
     for run in range(1, _MAX_RUNS + 1):
         try:
@@ -206,7 +207,7 @@ def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Commi
             newest = _new_base(e, log, snapshot, plan)
             if newest is None or run == _MAX_RUNS:
                 raise
-            _LOGGER.info("Version %d came first: the write runs again", newest.version)
+            _LOGGER.info("Version %d came first. The write runs again", newest.version)
             time.sleep(random.random() * _LONGEST_PAUSE_S * run)
             snapshot = newest
     raise AssertionError("unreachable")
@@ -215,14 +216,14 @@ def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Commi
 def _new_base(
     error: MetadataChangedError, log: TableLog, snapshot: Snapshot | None, plan: WritePlan
 ) -> Snapshot | None:
-    """The version from which the plan may run again; None if it may not."""
+    """Return the version on which the plan may run again. None if it may not."""
     if plan.source is None or plan.options.get("read_version") is not None or not can_be_read_again(plan.source.data):
         return None
     if snapshot is None:
         if error.context.get("differences") != [PHYSICAL_NAMES]:
             return None
         newest = log.snapshot()
-        # Rows that came with the table are rows that an overwrite would have had to read.
+        # If the other writer created the table with rows, an overwrite would have had to read them.
         return newest if plan.is_blind or not newest.num_files else None
     from delta_orch.writing.identity import has_identity, without_marks
 
@@ -247,7 +248,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
         relation = source.open(engine)
         target = new_target(log.store, source.as_table(engine.schema(relation)), definition)
     else:
-        # Where the schema is overwritten, so may be the partitioning.
+        # If the schema is overwritten, the partitioning may change as well.
         keeps_partitioning = source is None or source.schema_mode is not SchemaMode.OVERWRITE
         target = existing_target(snapshot, definition.get("partition_by") if keeps_partitioning else None)
     if source is not None:
@@ -282,13 +283,14 @@ class Write:
     """One run of a plan, between its checks and its commit. The methods write files and stage them.
 
     Attributes:
-        snapshot: The version the write starts from; None where it creates the table.
-        target: The table as this write leaves it.
+        snapshot: The version that the write starts from. None if it creates the table.
+        target: The table after this write.
         transaction: The staged changes. A plan also declares here what it read of the table.
-        engine: Where rows are read and written.
-        omitted: The rows of partitions whose scoped `txn` is recorded. The write does not change them. None for none.
-        moves_across_partitions: Rows that are updated may come out of one partition into another.
-        measured: Figures of this run for the caller, not for the log (`CommitResult.measured`).
+        engine: The engine that reads and writes rows.
+        omitted: A predicate for rows of partitions whose scoped `txn` is recorded. The write does not change them. None
+            if there are none.
+        moves_across_partitions: Whether updated rows may move from one partition to another.
+        measured: Metrics of this run for the caller, not for the log (`CommitResult.measured`).
     """
 
     def __init__(
@@ -337,7 +339,7 @@ class Write:
                 else source.redefine(before, columns, definition)
             )
             self.target.stage_metadata(self.transaction, before)
-        # As Delta on Spark does it: null fills what may be null, but no row chooses its partition by being silent.
+        # As in Delta on Spark, missing nullable columns become null. A missing partition column is an error.
         never_null = () if source.schema_mode is SchemaMode.MERGE else self.target.partition_columns
         if self.target.table.has_rules:
             from delta_orch.writing.row_rules import shape_rows
@@ -354,7 +356,7 @@ class Write:
             return
         schema = self.engine.schema(self._rows)
         if all(schema.find(column.path[0]) for column in columns_of(self.omitted)):
-            # Otherwise the files of those partitions are left out of the commit, as they are in any case.
+            # In all other cases, the commit leaves out the files of these partitions.
             from delta_orch.expressions.resolve import resolve_expression
 
             self._rows = self.engine.filter(self._rows, resolve_expression(is_not_true(self.omitted), schema))
@@ -362,25 +364,25 @@ class Write:
     # Select
 
     def select(self, predicate: str | Expression | None, units: Collection[str] = ()) -> Selection:
-        """The files that hold rows for which a predicate is true (None: all rows), without those that `omitted` names.
-        The commit depends on those rows.
+        """Select the files that hold rows for which a predicate is true (None means all rows), without rows of
+        `omitted`. The commit depends on these rows.
 
         Args:
-            units: The units whose rows the predicate selects, by a column that names them. Their names are longer than
-                statistics, so that files tagged with other units are left out, and what is left is looked into.
+            units: The units whose rows the predicate selects, if a column holds their names. These names are longer
+                than statistics, so files are excluded by their unit tag, and the other files are read.
 
         Raises:
             InvalidExpressionError, ColumnNotFoundError: The predicate does not fit the table.
-            AppendOnlyError: The table keeps its rows.
+            AppendOnlyError: The table is append-only.
         """
         leaving = self._condition(predicate, self.target.schema)
         if self.snapshot is None:
-            # A writer that creates the table meanwhile may add rows that this write must replace.
+            # Another writer may create the table meanwhile, with rows that this write must replace.
             none = NO_FILES.select(REMOVED_FILE_COLUMNS)
             selection, was = self._split(none, None, leaving), leaving
         else:
             self.target.table.ensure_rows_may_leave()
-            # As the rows are: some columns may become wider with this write.
+            # The predicate uses the old types, because this write may widen columns.
             was = self._condition(predicate, self.snapshot.schema)
             files = self.snapshot.files(REMOVED_FILE_COLUMNS, was)
             if units:
@@ -399,13 +401,13 @@ class Write:
         return selection
 
     def select_leaving(self, predicate: str | Expression | None) -> Selection:
-        """The files of the rows that a predicate deletes: **every** row for which it is true leaves (None: every row of
-        the table). A verb that picks among these rows asks for `candidate_files`.
+        """Select the files of the rows that a predicate deletes. **Every** row for which it is true is removed (None
+        means every row). A verb that removes only some of these rows uses `candidate_files`.
 
-        The commit depends on the rows of the predicate, and of the files only on those that it touches.
+        The commit depends on the rows of the predicate, and on the files that it changes.
 
-        Returns: The files, with all columns of `ADD_SCHEMA`. Partition values and statistics prove for
-            `leaving_files` that every row matches: nobody has to read them.
+        Returns: The files, with all columns of `ADD_SCHEMA`. Partition values and statistics prove for `leaving_files`
+        that every row matches, so these files are not read.
         """
         files, where = self.candidate_files(predicate)
         selection = self._split(files, where, where)
@@ -413,10 +415,10 @@ class Write:
         return selection
 
     def candidate_files(self, predicate: str | Expression | None) -> tuple[pa.Table, Expression | None]:
-        """The files that may hold rows for which a predicate is true (None: all files), for a verb that changes some of
-        these rows. Nothing is decided about any row. The commit depends as with `select_leaving`.
+        """Select the files that may hold rows for which a predicate is true (None means all files). The verb then
+        changes some of these rows. The commit depends on the same rows as with `select_leaving`.
 
-        Returns: The files, `ADD_SCHEMA`, and the resolved predicate.
+        Returns: The files as `ADD_SCHEMA`, and the resolved predicate.
         """
         assert self.snapshot is not None
         self.target.table.ensure_rows_may_leave()
@@ -450,7 +452,7 @@ class Write:
         schema, partition_columns = self.snapshot.schema, self.snapshot.partition_columns
         is_whole = match_files(files, was, schema, partition_columns).all_match
         if "stats" in files.column_names:
-            # If no row of a file can make the predicate false or null, all its rows match.
+            # If the predicate cannot be false or null for any row of a file, all its rows match.
             may_hold_others = match_files(files, is_not_true(was), schema, partition_columns).may_match
             is_whole = pc.or_(is_whole, pc.invert(may_hold_others))
         return Selection(pc.filter(files, is_whole), pc.filter(files, pc.invert(is_whole)), leaving)
@@ -458,17 +460,17 @@ class Write:
     # Transform and stage
 
     def insert(self, checks: Sequence[RowCheck] = (), *, change_type: str | None = None) -> pa.Table:
-        """Write the caller's rows into new files, with the identity values that they take.
+        """Write the caller's rows into new files, with generated identity values.
 
         Args:
-            change_type: What the rows are in the change data feed, where the commit has change files: then these files
-                are among them.
+            change_type: The change type of the rows, if the commit has change files. These files are then also change
+                files.
 
-        Returns: The files, `ADD_SCHEMA`.
+        Returns: The files as `ADD_SCHEMA`.
 
         Raises:
-            ConstraintViolationError: A row breaks a check, a rule of the table or NOT NULL, or lies in none of the
-                scopes of the txns.
+            ConstraintViolationError: A row breaks a check, a rule of the table or NOT NULL, or lies outside all scopes
+                of the txns.
         """
         assert self._rows is not None, "a plan without a source inserts no rows"
         spec = self._shape.applied_to(self.target.write_spec([*checks, *self.bounds()]))
@@ -485,9 +487,9 @@ class Write:
         return adds
 
     def bounds(self) -> tuple[RowCheck, ...]:
-        """The plan's conditions for every new row, beside the rules of the table (`WritePlan.within`).
+        """Return the plan's conditions for every new row, in addition to the rules of the table (`WritePlan.within`).
 
-        Raises InvalidExpressionError, ColumnNotFoundError: It does not fit the table.
+        Raises InvalidExpressionError, ColumnNotFoundError: A condition does not fit the table.
         """
         if self._within is None:
             return ()
@@ -496,7 +498,7 @@ class Write:
         return (RowCheck(BOUNDS, resolve_predicate(self._within, self.target.schema)),)
 
     def take_identities(self, adds: pa.Table, shape: RowShape) -> None:
-        """Record in the commit which identity values the new files contain."""
+        """Record the identity values of the new files in the commit."""
         if shape.identities:
             from delta_orch.writing.identity import with_moved_marks
 
@@ -505,13 +507,13 @@ class Write:
                 self.transaction.update_metadata(moved.table.metadata)
 
     def keep(self, selection: Selection) -> pa.Table:
-        """Write the rows of `partial` that do not leave into new files. Returns the files, `ADD_SCHEMA`."""
+        """Write the remaining rows of `partial` into new files. Returns the files as `ADD_SCHEMA`."""
         if selection.partial.num_rows == 0 or selection.leaving is None or self.snapshot is None:
             return NO_FILES
         from delta_orch.scan.scan import scan_of_files
         from delta_orch.writing.moved_rows import RowCopies, partition_keys_of
 
-        # Read as this write leaves the table: a column it adds is null in rows that were there before.
+        # The rows are read with the new schema, so a column that this write adds is null in them.
         staying = is_not_true(selection.leaving)
         plan = scan_of_files(self.snapshot, selection.partial, where=staying, table=self.target.table)
         copies = RowCopies(self.snapshot)
@@ -528,12 +530,13 @@ class Write:
         return self.target.table.enables("changeDataFeed")
 
     def tell_deleted(self, selection: Selection) -> Selection:
-        """Write the rows that leave as change data (PROTOCOL, "Writer Requirements for AddCDCFile").
+        """Write the removed rows as change data (PROTOCOL, "Writer Requirements for AddCDCFile").
 
-        A commit that only adds files, or removes whole ones, needs no change files: its rows are inserted and deleted
-        as they stand. A write that copies unchanged rows must record all its changes.
+        A commit that only adds or removes whole files needs no change files, because readers derive the changes from
+        the files. A write that copies unchanged rows must record all its changes.
 
-        Returns: The selection; without `partial` where no row leaves: files only suspected to hold one stay.
+        Returns: The selection. If no row is removed, it has no `partial` files, because files that only might hold such
+        a row stay.
         """
         assert self.snapshot is not None and selection.leaving is not None
         from delta_orch.scan.scan import scan_of_files
@@ -545,9 +548,9 @@ class Write:
         return selection if change_files.num_rows else selection._replace(partial=selection.partial.slice(0, 0))
 
     def move(self, groups: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
-        """Write the rows of each group of files into one file; what readers see does not change.
+        """Write the rows of each group of files into one file. Readers see the same rows.
 
-        Returns: The files that were added and those that were removed.
+        Returns: The added files and the removed files.
         """
         assert self.snapshot is not None
         from delta_orch.scan.scan import scan_of_files
@@ -562,7 +565,7 @@ class Write:
         return adds, removed
 
     def ensure_inside_scopes(self, adds: pa.Table) -> None:
-        """Every row must belong to one of the keys: a row outside would be written again by each retry.
+        """Check that every row belongs to a scope, because each retry would write a row outside all scopes again.
 
         Raises:
             ConstraintViolationError: A file lies in a partition that no scope covers. Nothing was committed.
@@ -578,9 +581,10 @@ class Write:
         outside = FileTable(pc.filter(adds, pc.invert(covered))).partition_values[0].as_py()
         partition = dict(outside or ())
         raise ConstraintViolationError(
-            f"The data holds rows for the partition {partition}, which none of the txn scopes covers",
-            cause="With scoped transaction ids every row must belong to one of them, or a retry would write it twice",
-            remedy="Pass rows of the named partitions only, or a TxnId without scope",
+            f"The data holds rows for the partition {partition}, which no txn scope covers",
+            cause="With scoped transaction ids, every row must belong to a scope. Otherwise a retry would write it "
+            "twice",
+            remedy="Pass only rows of these partitions, or a TxnId without scope",
             constraint="txn scope",
             partition=partition,
         )

@@ -1,4 +1,4 @@
-"""Dry runs: everything a write does, but into a directory that is gone when it returns."""
+"""Dry runs: do the whole write, but into a temporary directory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class RehearsalEngine:
-    """An engine whose writes leave no file: rows are cast, checked, encoded and measured in a temporary directory of
-    this machine, and what the log would say of the files is all that stays. All but writes is the engine's own.
+    """An engine whose writes leave no file. Rows are cast, checked, encoded and measured in a temporary directory of
+    this machine. Only the log entries of the files remain. All other methods are those of the engine.
 
-    Rows of an engine that runs elsewhere come here for it, as a stream; the files are then those the local engine
-    would write, which may be fewer or more.
+    If the engine runs elsewhere, its rows are streamed to this machine. The local engine then writes the files, so
+    their number may differ.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -32,7 +32,7 @@ class RehearsalEngine:
         return getattr(self._engine, name)
 
     def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
-        """See `Engine.write`; the files named do not exist any more."""
+        """Write rows. See `Engine.write`. The returned files no longer exist."""
         if _runs_here(self._engine):
             return _in_scratch(spec, lambda scratch: self._engine.write(relation, scratch))
         local = LocalEngine()
@@ -40,13 +40,13 @@ class RehearsalEngine:
         return _in_scratch(spec, lambda scratch: local.write(rows, scratch))
 
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
-        """See `Engine.rewrite`; the files named do not exist any more."""
+        """Rewrite files. See `Engine.rewrite`. The returned files no longer exist."""
         engine = self._engine if _runs_here(self._engine) else LocalEngine()
         return _in_scratch(spec, lambda scratch: engine.rewrite(plans, scratch))
 
 
 def _runs_here(engine: Engine) -> bool:
-    """Whether what the engine writes into a directory of this machine can be found there afterwards."""
+    """Whether the engine writes to directories of this machine."""
     return engine.name == "local" or bool(getattr(engine, "runs_on_this_machine", False))
 
 

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from delta_orch.log.write.staging import Metrics
 
 DELETE, UPDATE, INSERT = "delete", "update", "insert"
-"""The kinds of change of a row: values of `ADDRESS.kind`."""
+"""The kinds of change of a row, which are the values of `ADDRESS.kind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowAddress:
-    """The names of the columns that say which row changes, and how. No table that changes may have a column of one."""
+    """The names of the columns with the address and the kind of change of a row. The changed table must not have
+    columns of these names."""
 
     file_number: str = "_delta_orch_file_number"
     row_position: str = "_delta_orch_row_position"
@@ -43,15 +44,16 @@ class ChangeCounts:
     """The result of a change of rows.
 
     Attributes:
-        deleted, updated, inserted: Rows. `deleted` counts those of whole files too; None where one of these does not
-            say how many rows it has.
-        copied: Rows that were written again without being changed.
-        added: New data files, columns of `ADD_SCHEMA`. Files that return with another deletion vector do not count.
-        removed: Data files that left, columns of `ADD_SCHEMA` as far as they are known, likewise.
-        vectors_added, vectors_updated, vectors_removed: Deletion vectors of files that had none, in the place of
-            others, and of files that left.
-        change_files: Files of change data.
-        scan_ms, rewrite_ms: How long it took to find the rows and to write.
+        deleted, updated, inserted: The number of rows. `deleted` includes rows of whole files. It is None if the row
+            count of such a file is unknown.
+        copied: The number of rows that were copied without a change.
+        added: New data files, as `ADD_SCHEMA`. Files with a new deletion vector do not count.
+        removed: Removed data files, with the known columns of `ADD_SCHEMA`. Files with a new deletion vector do not
+            count.
+        vectors_added, vectors_updated, vectors_removed: The number of deletion vectors that are new, that replace
+            another one, and that were removed with their file.
+        change_files: The number of change data files.
+        scan_ms, rewrite_ms: The time to find the rows and the time to write, in milliseconds.
     """
 
     deleted: int | None
@@ -69,7 +71,7 @@ class ChangeCounts:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether no row is touched. In that case nothing was staged."""
+        """Whether no row changes. In that case nothing was staged."""
         return not (self.deleted or self.updated or self.inserted or self.removed.num_rows)
 
 
@@ -77,16 +79,17 @@ class ChangeCounts:
 
 
 def predicate_parameters(where: str | Expression | None) -> dict[str, str]:
-    """`operationParameters`: the predicate as a list in JSON, in the user's own words where there are any."""
+    """Return `operationParameters`: the predicate as a list in JSON, in the user's own text if there is one."""
     words = [] if where is None else [words_of(where)]
     return {"predicate": orjson.dumps(words).decode()}
 
 
 def change_metrics(counts: ChangeCounts, since: float, *, is_update: bool) -> Metrics:
-    """`operationMetrics` under the names of the reference implementation; rows that cannot be counted are left out.
+    """Return `operationMetrics` under the names of the reference implementation. Metrics that cannot be counted are
+    left out.
 
     Args:
-        since: When the statement began (`time.monotonic`).
+        since: The start of the statement (`time.monotonic`).
     """
     metrics = {
         "numRemovedFiles": counts.removed.num_rows,

@@ -1,4 +1,4 @@
-"""From the rows that change to files: which get a deletion vector, which are written anew, what new files there are."""
+"""Turns changed rows into changed files: files with a deletion vector, rewritten files, and new files."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 
 _PREIMAGE = "update_preimage"
 _TOLD = {UPDATE: "update_postimage", INSERT: INSERT}
-"""Values of `_change_type`, beside `DELETE`; for rows that are new, by what becomes of them."""
+"""The values of `_change_type` in addition to `DELETE`, by the kind of change of the row."""
 
 MOST_MARKED = 0.5
-"""If a deletion vector would mark a larger part of a file's rows, the file is rewritten instead. Why is in
-docs/deleting-and-updating.md."""
+"""If a deletion vector would mark a greater share of a file's rows, the file is rewritten instead.
+docs/deleting-and-updating.md explains why."""
 
 LEAST_REWRITTEN_BYTES = 8 * 1024 * 1024
-"""A smaller file is marked whatever the part: its dead rows cost a scan next to nothing until `optimize` comes, and a
-file that is written anew is a conflict for everybody who marks other rows of it."""
+"""A smaller file is always marked. Its deleted rows cost a scan almost nothing until `optimize`, while a rewrite
+conflicts with every writer that marks other rows of the file."""
 
 
 @dataclass(slots=True)
 class _Touched:
-    """A file with changed rows. `gone` is what its deletion vector marks already, `live` the number of its other rows,
-    None where its statistics do not say."""
+    """A file with changed rows. `gone` are the rows that its deletion vector marks already. `live` is the number of its
+    other rows, None if the statistics do not have it."""
 
     number: int
     gone: BitMap64
@@ -70,9 +70,9 @@ class ChangedFiles:
     """The effect of a change on files.
 
     Args:
-        files: Those that were scanned, all columns of `ADD_SCHEMA`.
-        sets: Which rows of them change, by their numbers, and how many rows are new.
-        whole: Further files whose rows are all deleted.
+        files: The scanned files, with all columns of `ADD_SCHEMA`.
+        sets: The changed rows by the number of their file, and the number of new rows.
+        whole: Other files whose rows are all deleted.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ class ChangedFiles:
         return touched_files
 
     def stage(self, relation: Relation | None, *, recomputed: Collection[str], filled: Collection[str]) -> ChangeCounts:
-        """Write what is new, and stage files added, removed and marked. Arguments and errors as `RowChanges.apply`."""
+        """Write the new files, and stage added, removed and marked files. Arguments and errors are those of
+        `RowChanges.apply`."""
         write, transaction = self._write, self._write.transaction
         if self._touched or self._whole.num_rows:
             write.target.table.ensure_rows_may_leave()
@@ -115,7 +116,7 @@ class ChangedFiles:
         tells = write.tells_changes and bool(self._updated or rewritten)
         new = _NewRows(write, self._copies, relation, recomputed, filled)
         adds: list[pa.Table] = []
-        # Of each, how many rows are new to the table.
+        # The number of rows in each file that are new to the table.
         num_new: list[int] = []
         change_files: list[pa.Table] = []
         copied = 0
@@ -132,7 +133,7 @@ class ChangedFiles:
                 num_new.append(0)
                 copied = known_records(adds)
             for part in [kinds] if kinds and not tells and new.are_alike(kinds) else [[kind] for kind in kinds]:
-                # New files are change data too: no row is written twice.
+                # New files are also change data, so no row is written twice.
                 adds.append(new.write(part, _TOLD[part[0]] if tells else None))
                 num_new.append(self._inserted if INSERT in part else 0)
                 change_files += [adds[-1]] if tells else []
@@ -176,8 +177,8 @@ class ChangedFiles:
         )
 
     def _ensure_complete(self, adds: Sequence[pa.Table], rewritten: Sequence[_Touched]) -> None:
-        """The rows that stay and those that are new are counted before anything is committed: an engine that writes
-        fewer, or more, must not get away with it."""
+        """Compare the number of written rows with the number of remaining and new rows before the commit, so that an
+        engine cannot lose or duplicate rows."""
         if any(file.live is None for file in rewritten):
             return
         num_records = known_records(adds)
@@ -187,7 +188,8 @@ class ChangedFiles:
             raise StorageError(
                 "The new files do not hold the rows that were to be written",
                 cause=f"They have {num_records} rows instead of {expected}",
-                remedy="Look for what touches files below the table's directory; the table is unchanged",
+                remedy="Check whether another program changes files below the table's directory. The table is "
+                "unchanged",
                 found=num_records,
                 expected=expected,
             )
@@ -197,14 +199,14 @@ class ChangedFiles:
         return self._updated + self._inserted + staying
 
     def _count_live(self, touched: Sequence[_Touched]) -> None:
-        """Statistics may be wrong: footers have the last word."""
+        """Read the row counts from the footers, because statistics may be wrong."""
         paths = pc.take(FileTable(self._files).path, int64_array([file.number for file in touched])).to_pylist()
         for file, num_rows in zip(touched, read_num_rows(self._snapshot.store, paths), strict=True):
             file.live = num_rows - len(marks_inside(file.gone, num_rows))
 
     def _ensure_none_is_left_out(self, adds: pa.Table) -> None:
-        """No row moves into a partition whose transaction id is recorded: the commit leaves the files there out, and
-        the row would be gone."""
+        """Check that no row moves into a partition whose transaction id is recorded. The commit leaves out files of
+        such a partition, so the row would be lost."""
         target, omitted = self._write.target, self._write.omitted
         if omitted is None or not adds.num_rows:
             return
@@ -215,8 +217,8 @@ class ChangedFiles:
             partition = dict(FileTable(pc.filter(adds, is_omitted)).partition_values[0].as_py() or ())
             raise ConstraintViolationError(
                 f"Rows would move into the partition {partition}, whose transaction id is recorded",
-                cause="The write leaves that partition alone, so the rows would be lost",
-                remedy="Leave rows in their partitions, or give a TxnId without scope; the table is unchanged",
+                cause="The write does not change that partition, so the rows would be lost",
+                remedy="Keep rows in their partitions, or pass a TxnId without scope. The table is unchanged",
                 constraint="txn scope",
                 partition=partition,
             )
@@ -230,9 +232,9 @@ class ChangedFiles:
         return None if live is None else live + inside
 
     def _sorted(self) -> tuple[list[_Touched], list[_Touched], list[_Touched]]:
-        """Files without a row left, those that get a deletion vector, and those that are written anew."""
+        """Return the files without remaining rows, the files that get a deletion vector, and the files to rewrite."""
         takes_vectors = self._write.target.table.enables("deletionVectors")
-        # A file does not go by what statistics say.
+        # A file is never removed because of statistics alone.
         self._count_live([f for f in self._touched if f.live is not None and len(f.leaving) >= f.live])
         emptied, marked, rewritten = [], [], []
         for file in self._touched:
@@ -249,17 +251,17 @@ class ChangedFiles:
         if file.leaving.max() >= live + len(file.gone):
             return False
         if self._write.tells_changes and not self._updated:
-            # Marks tell a deletion by themselves; copies would make change files necessary.
+            # The change feed can derive deletions from deletion vectors, but copied rows would need change files.
             return True
         size = FileTable(self._files).size[file.number].as_py()
         if size is not None and size < LEAST_REWRITTEN_BYTES:
             return True
         return count + len(file.gone) <= MOST_MARKED * (live + len(file.gone))
 
-    # Rows out of files
+    # Rows of the files
 
     def _kept(self, rewritten: Sequence[_Touched]) -> Relation:
-        """The rows that stay, of files that are written anew, with what makes them the same rows."""
+        """Return the remaining rows of rewritten files, with their row ids and commit versions."""
         plan = self._scan_of(rewritten, [file.gone | file.leaving for file in rewritten])
         return self._write.engine.scan(self._copies.plan(plan))
 
@@ -271,7 +273,7 @@ class ChangedFiles:
         return scan_of_files(self._snapshot, files, table=self._write.target.table)
 
     def _tell_leaving(self) -> list[pa.Table]:
-        """Change data of the rows that are deleted, and of those that are updated as they were."""
+        """Return change data of deleted rows, and of updated rows with their old values."""
         change_files = [
             self._tell(_PREIMAGE, self._only([(file, file.updated) for file in self._touched if file.updated])),
             self._tell(DELETE, self._only([(file, file.deleted) for file in self._touched if file.deleted])),
@@ -282,7 +284,7 @@ class ChangedFiles:
         return [files for files in change_files if files.num_rows]
 
     def _only(self, touched_rows: Sequence[tuple[_Touched, BitMap64]]) -> ScanPlan | None:
-        """The scan of just these rows: every other row of their files counts as deleted."""
+        """Return the scan of only these rows. Every other row of their files counts as deleted."""
         from pyroaring import BitMap64
 
         if not touched_rows:
@@ -302,7 +304,7 @@ class ChangedFiles:
 
 
 class _NewRows:
-    """The rows of a relation that are written into new files."""
+    """Return the rows of a relation that are written into new files."""
 
     def __init__(
         self,
@@ -319,26 +321,26 @@ class _NewRows:
         self._left_to_table = {UPDATE: _folded(recomputed), INSERT: _folded(filled)}
 
     def may_stand_beside_others(self, kinds: Sequence[str]) -> bool:
-        """Whether rows that are only moved may be in the same files: the rows are in the table's own types, and no rule
-        is to be held against them."""
+        """Whether moved rows may be in the same files as new rows. This needs rows in the table's own types, and no
+        rules to check."""
         field_pairs = ((self._schema.find(field.name), field) for field in self._write.target.schema)
         fits = all(have is not None and have.data_type == field.data_type for have, field in field_pairs)
         return fits and all(self._shape(kind) == PLAIN for kind in kinds)
 
     def are_alike(self, kinds: Sequence[str]) -> bool:
-        """Whether the table makes the same of the rows of these kinds."""
+        """Whether the table treats rows of these kinds in the same way."""
         made = [(self._names(kind), self._shape(kind)) for kind in kinds]
         return all(one == made[0] for one in made)
 
     def rows(self, kinds: Sequence[str]) -> Relation:
-        """Copies of rows of similar kinds with the ids of updated rows: columns as in `RowCopies`."""
+        """Return rows of similar kinds with the ids of updated rows, in columns as in `RowCopies`."""
         engine = self._write.engine
         is_wanted = In(Column((ADDRESS.kind,)), tuple(Literal(kind, STRING) for kind in kinds))
         columns = as_they_are(self._names(kinds[0]))
         names = self._copies.stored_names
         if names is not None and UPDATE in kinds:
             columns.append(ComputedColumn(names[0], Column((ADDRESS.row_id,))))
-            # Null: the version is that of the commit.
+            # Null means the version of the commit.
             columns.append(ComputedColumn(names[1], Literal(None, LONG)))
         assert self._relation is not None
         return engine.project(engine.filter(self._relation, is_wanted), columns)
@@ -348,7 +350,7 @@ class _NewRows:
         return [name for name in names if name.lower() not in left and self._schema.find(name) is not None]
 
     def write(self, kinds: Sequence[str], change_type: str | None) -> pa.Table:
-        """Write those of kinds that are alike."""
+        """Write the rows of similar kinds together."""
         write, shape = self._write, self._shape(kinds[0])
         spec = replace(shape.applied_to(write.target.write_spec()), change_type=change_type)
         adds = write.engine.write(self.rows(kinds), self._copies.spec(spec) if UPDATE in kinds else spec)

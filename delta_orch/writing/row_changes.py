@@ -1,4 +1,4 @@
-"""Rows that change: deleted, updated, inserted. The one mechanism behind DELETE, UPDATE and MERGE.
+"""Changes rows: deletes, updates and inserts them. DELETE, UPDATE and MERGE use this mechanism.
 
 A verb finds rows and their new values; `RowChanges` does the rest::
 
@@ -6,16 +6,17 @@ A verb finds rows and their new values; `RowChanges` does the rest::
     rows = changes.scan(where)                          # their rows, each with its address
     counts = changes.apply(write.engine.project(rows, …))
 
-What a verb hands to `apply` is a relation with one row for each changed row of the table and each new one:
+The relation for `apply` has one row for each changed row of the table, and one for each new row:
 
-- `ADDRESS.file_number`, `ADDRESS.row_position` (long), as `scan` gave them; null for a row that is inserted;
-- `ADDRESS.kind` (string, not null): `DELETE`, `UPDATE` or `INSERT`;
-- `ADDRESS.row_id` (long), as `scan` gave it, if the table tracks rows and the relation updates any; null for inserts;
-- the table's columns as the row is to have them, in the table's types (what is narrower is widened); nobody looks at
-  those of a row that is deleted. A relation that only deletes needs none of them. Other columns are left aside.
+- `ADDRESS.file_number`, `ADDRESS.row_position` (long), as in the result of `scan`. Null for an inserted row.
+- `ADDRESS.kind` (string, not null): `DELETE`, `UPDATE` or `INSERT`.
+- `ADDRESS.row_id` (long), as in the result of `scan`, if the table tracks rows and the relation updates rows. Null for
+    inserts.
+- The table's columns with the new values, in the table's types (narrower types are widened). They are ignored for a
+    deleted row. A relation that only deletes does not need them. Other columns are ignored.
 
-The relation is evaluated once, so it need not be deterministic. Where the caller knows which rows it names (`sets`), it
-is read as often as it takes to write them, and must give the same rows each time.
+The relation is evaluated once, so it need not be deterministic. If the caller passes `sets`, the relation may be read
+several times, and must return the same rows each time.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class RowChanges:
     """One change of rows of a snapshot, in one run of a plan.
 
     Args:
-        write: It must have a snapshot. The verb declares to the transaction what the change depends on (`read_where`,
-            `read_whole_table`). `RowChanges` declares the files and rows that it touches.
+        write: The write. It must have a snapshot. The verb declares to the transaction what the change depends on
+            (`read_where`, `read_whole_table`). `RowChanges` declares the files and rows that it touches.
         files: Files of the snapshot that may hold rows that change, all columns of `ADD_SCHEMA`. Files are opened when
             the result of `scan` is read.
 
-    Raises InvalidRequestError: The table has a column of a name that `ADDRESS` takes.
+    Raises InvalidRequestError: The table has a column with a name of `ADDRESS`.
     """
 
     def __init__(self, write: Write, files: pa.Table) -> None:
@@ -68,31 +69,31 @@ class RowChanges:
         for name in ADDRESS.names:
             if write.target.schema.find(name) is not None:
                 raise InvalidRequestError(
-                    f"The table has a column {name!r}, a name that this package reserves while it changes rows",
+                    f"The table has a column {name!r}, a name that this package reserves for changes of rows",
                     remedy="Rename the column",
                     column=name,
                 )
 
     @property
     def tracks_rows(self) -> bool:
-        """Whether rows have ids that updated rows keep: then `scan` has the column `ADDRESS.row_id`."""
+        """Whether updated rows keep their row ids. In that case `scan` has the column `ADDRESS.row_id`."""
         return self._copies.stored_names is not None
 
     @property
     def address_columns(self) -> tuple[str, ...]:
-        """The columns that `scan` adds."""
+        """Return the columns that `scan` adds."""
         columns = (ADDRESS.file_number, ADDRESS.row_position)
         return (*columns, ADDRESS.row_id) if self.tracks_rows else columns
 
     def scan(self, where: Expression | None = None, columns: Sequence[str] | None = None) -> Relation:
-        """The rows of the files for which `where` is true, lazily.
+        """Return the rows of the files for which `where` is true, lazily.
 
         Args:
-            where: Resolved against the table's schema; None for all rows.
-            columns: The table's columns to have, in this order; None for all.
+            where: A predicate, resolved against the table's schema. None means all rows.
+            columns: The columns of the table to return, in this order. None means all.
 
-        Returns: These columns, then `address_columns`. They are in the table's schema as this write leaves it: a
-            column that it adds is null.
+        Returns: These columns, then `address_columns`. They have the schema after this write, so a column that the
+        write adds is null.
         """
         engine = self._write.engine
         rows = engine.scan(self._address_plan(where, columns))
@@ -122,30 +123,31 @@ class RowChanges:
         keys: Sequence[str] = (),
         may_repeat: bool = False,
     ) -> ChangeCounts:
-        """Change the rows, and stage what comes of it. Nothing is staged where no row is touched.
+        """Change the rows, and stage the result. If no row changes, nothing is staged.
 
-        A file gets a deletion vector where the table takes them (`delta.enableDeletionVectors`) and no more than
-        `MOST_MARKED` of its rows are gone, or it is small; it is removed where no row is left; otherwise it is written
-        anew. Rows that are only moved keep ids and commit versions, updated rows their ids. New rows obey the rules of
-        the table. Change data files are written where the files of the commit do not tell the changes by themselves.
+        A file without remaining rows is removed. A file gets a deletion vector if the table allows it
+        (`delta.enableDeletionVectors`), and if the file is small or at most `MOST_MARKED` of its rows are deleted.
+        Other files are rewritten. Moved rows keep ids and commit versions, and updated rows keep their ids. New rows
+        must satisfy the rules of the table. Change data files are written if the changes do not follow from the other
+        files of the commit.
 
         Args:
-            relation: See the module; None for none.
-            sets: The rows that it names, where the caller knows them; None to find them.
-            addresses: The same rows without the table's columns, where `relation` gives the same rows each time. Rows
-                that do not fit into memory are then evaluated when they are written, and wait nowhere.
-            whole: Further files, all columns of `ADD_SCHEMA`, whose rows are all deleted without being read.
+            relation: The changed rows (see the module). None if there are none.
+            sets: The addresses in `relation`, if the caller knows them. None reads them from `relation`.
+            addresses: The same rows without the table's columns, if `relation` returns the same rows each time. Rows
+                that do not fit into memory are then evaluated while they are written, and are not stored in between.
+            whole: Other files, with all columns of `ADD_SCHEMA`, whose rows are all deleted without being read.
             recomputed: Columns that the table computes for updated rows (generated columns). The relation's values for
                 them are ignored. Generated columns that are not among them are verified.
             filled: Columns that the table fills for inserted rows: defaults, generated and identity columns.
-            keys: Columns of the relation that tell the user which row an error is about.
-            may_repeat: The same row may be deleted more than once.
+            keys: Columns of the relation that identify the row in an error.
+            may_repeat: Whether the relation may delete the same row more than once.
 
         Raises:
             ConstraintViolationError: A row is changed more than once (`constraint` is `cardinality`; up to five are
                 named by `keys`), or a new row breaks a rule of the table. Nothing was committed.
             AppendOnlyError: The table keeps its rows.
-            Otherwise as pulling the relation and as `Engine.write`.
+            Other errors: As reading the relation, and as `Engine.write`.
         """
         started = time.monotonic()
         engine = self._write.engine
@@ -176,7 +178,7 @@ class RowChanges:
         return replace(counts, scan_ms=_ms(scanned - started), rewrite_ms=_ms(written - scanned))
 
     def ensure_once(self, sets: Mapping[RowKey, RowSet], relation: Relation, keys: Sequence[str] = ()) -> None:
-        """Raise as `apply` where a relation with addresses, which names the rows of `sets`, names one twice."""
+        """Raise as `apply` if a relation with the rows of `sets` has an address twice."""
         rows_by_file: dict[int, RowSet] = {}
         for (_, number), rows in sets.items():
             if number is not None:
@@ -187,18 +189,19 @@ class RowChanges:
         shown = self._repeated_rows(relation, keys) if keys else []
         raise ConstraintViolationError(
             "Rows of the table would be changed more than once",
-            cause=f"More than one change meets {'; '.join(map(str, shown)) or 'the same row'}: {repeated} too many",
-            remedy="Leave one row of the source for each row of the table, for example the newest of each key",
+            cause=f"More than one change applies to {'; '.join(map(str, shown)) or 'the same row'}: {repeated} too "
+            "many",
+            remedy="Keep one source row for each row of the table, for example the newest of each key",
             constraint="cardinality",
             rows=shown,
         )
 
     def _repeated_rows(self, relation: Relation, keys: Sequence[str]) -> list[dict[str, object]]:
-        """The values of `keys` for up to five of the rows."""
+        """Return the values of `keys` for up to five of the rows."""
         engine = self._write.engine
         address = as_they_are((ADDRESS.file_number, ADDRESS.row_position))
         count = "_delta_orch_changes"
-        # Keys of any type: a row of each address is looked up afterwards.
+        # Keys may have any type, so the rows are read in a second step by their addresses.
         groups = engine.aggregate(relation, address, [Measure(count, "count", Column((ADDRESS.file_number,)))])
         many = engine.filter(groups, Comparison(">", Column((count,)), Literal(1, LONG)))
         shown: list[dict[str, object]] = []

@@ -1,8 +1,8 @@
-"""The rules that a table has for its rows: columns that the data lacks are filled, everything else becomes a check
-(PROTOCOL, "Column Invariants", "CHECK Constraints", "Generated Columns", "Default Columns", "Identity Columns").
+"""The rules of a table for its rows. Missing columns are computed, and all other rules become checks (PROTOCOL, "Column
+Invariants", "CHECK Constraints", "Generated Columns", "Default Columns", "Identity Columns").
 
-Planning only: the engine that writes the rows evaluates all of it, in the pass that writes them. A table without rules
-does not load this module, nor the parser of expressions.
+This module only plans. The engine evaluates the rules while it writes the rows. A table without rules does not load
+this module or the parser of expressions.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ def shape_rows(
 ) -> RowShape:
     """Plan the writing of rows of `source` into the table.
 
-    A column the data lacks takes its default (never where the data has it, null included), its generation expression,
-    or its next identity values, or null; a generated column that is given is verified.
+    A missing column gets its default, its generated value, its next identity value, or null. The default never replaces
+    a value of the data, not even null. A generated column in the data is verified.
 
     Args:
-        never_null: Columns that null does not fill, even if they may be null.
-        keeps_identity: The rows are the table's own and have their identity values.
+        never_null: Columns that must not be filled with null, even if they are nullable.
+        keeps_identity: Whether the rows come from the table itself and keep their identity values.
 
     Raises:
         SchemaMismatchError: The rows do not fit. Nothing was written.
-        InvalidRequestError: A value is given for an identity column that is always generated, or the column's values
-            are used up.
-        ProtocolViolationError: The table's own rules cannot be read.
-        InvalidExpressionError: One of them is not an expression that may be evaluated (`check_expression`).
+        InvalidRequestError: The data has a value for an identity column that is always generated, or the values of the
+            column are exhausted.
+        ProtocolViolationError: A rule of the table cannot be parsed.
+        InvalidExpressionError: A rule is not an allowed expression (`check_expression`).
     """
     features = target.table.features
     lacking = {f.name for f in target.schema if source.find(f.name) is None}
@@ -96,7 +96,7 @@ def shape_rows(
                 identities.append(next_values(field.name, identity))
             elif not (identity.allow_explicit_insert or keeps_identity):
                 raise InvalidRequestError(
-                    f"The data has the column {field.name}, whose values the table always generates",
+                    f"The data has the column {field.name}, but the table always generates its values",
                     cause="It is an identity column that does not allow explicit inserts",
                     remedy="Leave the column out of the data",
                     column=field.name,
@@ -115,7 +115,7 @@ def shape_rows(
 
 
 def table_checks(table: TableConfiguration) -> Iterator[RowCheck]:
-    """The invariants and CHECK constraints of a table's rows that its protocol supports.
+    """Return the invariants and CHECK constraints of a table that its protocol supports.
 
     Raises ProtocolViolationError for a rule about columns the table does not have, InvalidExpressionError for one that
     may not be evaluated.
@@ -138,17 +138,18 @@ def table_checks(table: TableConfiguration) -> Iterator[RowCheck]:
 
 
 def condition_of(text: str, schema: StructType, what: str) -> Expression:
-    """A table's rule in Spark SQL, checked (`check_expression`) and fitted to its columns.
+    """Return a table's rule in Spark SQL, checked (`check_expression`) and resolved against its columns.
 
     Raises:
-        InvalidExpressionError: It is not one expression of allowed functions, or it has a column in double quotes.
-        ProtocolViolationError: It names a column the table does not have.
+        InvalidExpressionError: The rule is not one expression of allowed functions, or it has a column in double
+            quotes.
+        ProtocolViolationError: The rule uses a column that the table does not have.
     """
     checked = _checked_rule(text, schema, what)
     try:
         return _resolved_rule(parse_expression(checked.sql), schema, what)
     except InvalidExpressionError:
-        # This package's parser is narrower than the check.
+        # The parser of this package supports less than the check.
         return Opaque(checked.sql, tuple(map(Column, checked.columns)))
 
 
@@ -160,7 +161,7 @@ def _checked_rule(text: str, schema: StructType, what: str) -> CheckedExpression
 
 
 def value_of(checked: CheckedExpression, read: Callable[[str], Expression] = parse_value) -> Expression:
-    """A value of a table's rule. Text that this package's parser refuses stays text, because Spark may understand
+    """Return the value of a table's rule. Text that this package cannot parse stays text, because Spark may support
     it."""
     try:
         return read(checked.sql)
@@ -169,18 +170,18 @@ def value_of(checked: CheckedExpression, read: Callable[[str], Expression] = par
 
 
 def given_default(field: StructField, sql: str) -> Expression:
-    """The value of a column's default expression at the time of the statement. Raises InvalidExpressionError: See
-    `default_value`."""
+    """Return the value of a column's default expression at the time of the statement. Raises InvalidExpressionError as
+    `default_value` does."""
     ensure_definable(field)
     return value_of(check_expression(sql, f"the default of column {field.name}", is_default=True), parse_row_value)
 
 
 def default_value(field: StructField, sql: str) -> Expression:
-    """A column's default in its type, as an UPDATE to DEFAULT casts it.
+    """Return a column's default in its type, cast as in an UPDATE to DEFAULT.
 
     Raises:
-        InvalidExpressionError: It is not one expression of allowed functions, without columns.
-        SchemaMismatchError: A constant that is no value of the type.
+        InvalidExpressionError: The default is not one expression of allowed functions without columns.
+        SchemaMismatchError: A constant does not fit the type.
     """
     default = given_default(field, sql)
     if isinstance(default, Literal):
@@ -191,7 +192,7 @@ def default_value(field: StructField, sql: str) -> Expression:
 
 
 def generated_value(field: StructField, sql: str, schema: StructType) -> Expression:
-    """The expression of a generated column. Raises as `condition_of`."""
+    """Return the expression of a generated column. Raises as `condition_of`."""
     ensure_definable(field)
     what = f"the generation expression of column {field.name}"
     return value_of(_checked_rule(sql, schema, what))
@@ -223,7 +224,7 @@ def _resolved_rule(rule: Expression, schema: StructType, what: str) -> Expressio
 
 def _about_missing_column(what: str, sql: str, problem: str) -> ProtocolViolationError:
     return ProtocolViolationError(
-        f"{what[:1].upper()}{what[1:]} is about a column that is not there", cause=f"{sql[:200]}: {problem}", rule=what
+        f"{what[:1].upper()}{what[1:]} uses a column that does not exist", cause=f"{sql[:200]}: {problem}", rule=what
     )
 
 
@@ -233,10 +234,11 @@ def _text(field: StructField, key: str) -> str | None:
 
 
 def length_checks(schema: StructType) -> Iterator[LengthCheck]:
-    """The length that `char(n)` and `varchar(n)` allow each text of a table, at any depth.
+    """Return the maximal length of each text that is declared `char(n)` or `varchar(n)`, at any depth.
 
     The protocol has no such types. Spark keeps the declaration in the column's metadata, and Delta on Spark refuses
-    longer texts of either kind. It stores a shorter `char` as given and pads it when reading: no text is padded here.
+    longer texts of either kind. A shorter `char` is stored unchanged and padded when it is read, so no text is padded
+    here.
 
     Raises:
         ProtocolViolationError: A declaration cannot be read.
@@ -267,15 +269,15 @@ def _lengths_of(field: StructField, declared: str, path: Path) -> Iterator[Lengt
             yield LengthCheck((*path, *place), str(length), length.max_characters)
 
 
-# Whether the defaults and the generated values that a table defines are of their columns' types.
+# Types of defaults and generated values
 
 
 def ensure_own_values_fit(schema: StructType) -> None:
-    """Check the columns that have a default or a generation expression.
+    """Check the types of defaults and generation expressions.
 
     Raises:
-        SchemaMismatchError: A default does not fit its column's type, or a generation expression has another type, as
-            far as the local engine can tell.
+        SchemaMismatchError: A default does not fit its column's type, or a generation expression has another type. Only
+            types that the local engine can determine are checked.
         InvalidExpressionError: An expression cannot be evaluated.
     """
     for field in schema:
@@ -296,13 +298,13 @@ def ensure_default_fits(field: StructField, text: str) -> None:
         raise SchemaMismatchError(
             f"The default of column {field.name} is not a value of its type",
             cause=f"{text[:200]!r} is of type {have}, the column of type {want}",
-            remedy=f"Give a value of type {want}",
+            remedy=f"Use a default of type {want}",
             column=field.name,
         )
 
 
 def _has_shape(have: DataType, want: DataType) -> bool:
-    """Whether a cast is possible, ignoring atomic types. It matches fields by position."""
+    """Whether a cast is possible, without regard to atomic types. Fields match by position."""
     if have in (VOID, want):
         return True
     if isinstance(have, StructType) and isinstance(want, StructType):
@@ -315,7 +317,7 @@ def _has_shape(have: DataType, want: DataType) -> bool:
 
 
 def _type_of(value: Expression, schema: StructType) -> DataType | None:
-    """The type of a value over the columns of a table, None where only Spark knows it."""
+    """Return the type of a value over the columns of a table. None if only Spark can determine it."""
     from delta_orch.engines.local.sql_operators import Scalars
     from delta_orch.engines.local.sql_types import Source
 
@@ -337,5 +339,5 @@ def _ensure_same(field: StructField, text: str, computed_type: DataType | None) 
 
 
 def _bare(data_type: DataType) -> DataType:
-    """Without NOT NULL and metadata."""
+    """Return the type without NOT NULL and metadata."""
     return may_be_null(data_type, lambda field: replace(field, metadata={}))

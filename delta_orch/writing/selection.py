@@ -1,4 +1,4 @@
-"""The files that a write removes rows from, and whether some files have rows that match a predicate."""
+"""Selects the files from which a write removes rows, and checks files for rows of a predicate."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from delta_orch.log.read.snapshot import Snapshot
 
 
 class Selection(NamedTuple):
-    """Files of a snapshot whose rows leave the table, columns `plan.REMOVED_FILE_COLUMNS`.
+    """Files of a snapshot from which rows are removed, with `plan.REMOVED_FILE_COLUMNS`.
 
     Attributes:
-        leaving_files: Files all of whose rows leave.
+        leaving_files: Files whose rows are all removed.
         partial: Files that may also hold other rows.
-        leaving: The rows that leave, in terms of the table as the write leaves it; None for all of them.
+        leaving: A predicate for the removed rows, over the table after the write. None means all rows.
     """
 
     leaving_files: pa.Table
@@ -33,12 +33,13 @@ class Selection(NamedTuple):
 
 
 def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expression) -> str | None:
-    """The path, as in the log, of a file that has a row for which a predicate is true, or None.
+    """Return the path, as in the log, of a file that has a row for which a predicate is true. None if there is no such
+    file.
 
     Args:
-        snapshot: What the files' rows are read as: the table, not necessarily with these files.
-        files: Columns of `file_columns.ADD_SCHEMA`.
-        where: Resolved against the snapshot's schema.
+        snapshot: The table whose schema is used to read the files. It need not have these files.
+        files: Files as `file_columns.ADD_SCHEMA`.
+        where: A predicate, resolved against the snapshot's schema.
 
     Raises as `Engine.scan`.
     """
@@ -55,11 +56,11 @@ def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: 
 
 
 def files_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expression) -> pa.Table:
-    """The files that have a row for which a predicate is true. The predicate's columns are read.
+    """Return the files that have a row for which a predicate is true. The predicate's columns are read.
 
     Args:
-        snapshot: As of `first_file_with`, as are `where` and the errors.
-        files: Columns of `plan.REMOVED_FILE_COLUMNS`.
+        snapshot, where: As in `first_file_with`. It raises the same errors.
+        files: Files with `plan.REMOVED_FILE_COLUMNS`.
     """
     from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
     from delta_orch.writing.row_address import ADDRESS

@@ -1,4 +1,4 @@
-"""Sources of a write other than data: tables, versions of them, scans, change feeds."""
+"""Sources of a write that are not data: tables, snapshots, scans, change feeds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from delta_orch.protocol.types import StructType
 from delta_orch.scan.scan import Scan
 
 _INTEGERS = {"byte": ("Int8", 7), "short": ("Int16", 15), "integer": ("Int32", 31), "long": ("Int64", 53)}
-"""The name of the type in pandas, and the number of bits of its values. Below 2^53 a double holds every integer; it may
-itself be the next one, rounded."""
+"""The name of the type in pandas, and the number of bits of its values. A double holds every integer below 2^53, but
+2^53 itself may be a rounded value."""
 
 
 def open_source(engine: Engine, source: object, target: StructType | None = None) -> Relation:
-    """The source's rows, lazily: data as an append takes it, a table, a version of one, a scan, or a change feed.
+    """Return the source's rows, lazily: data, a table, a snapshot, a scan, or a change feed.
 
     Args:
-        target: The columns that the rows are to fit (`with_integers`).
+        target: The columns that the rows must fit (`with_integers`).
 
     Raises:
-        InvalidRequestError: Another value.
+        InvalidRequestError: The value is not a source.
     """
     log = getattr(source, "log", None)
     if isinstance(log, TableLog):
@@ -38,10 +38,10 @@ def open_source(engine: Engine, source: object, target: StructType | None = None
 
 
 def with_integers(data: object, target: StructType) -> object:
-    """A pandas frame whose integers are integers; anything else as it is.
+    """Return a pandas frame with integers as integers. Return other values unchanged.
 
-    pandas keeps integers with a null as floats. Where the target's column is of integers, and all values are whole and
-    in its range, they become integers again; other floats are left for the table to refuse.
+    pandas stores integers with a null as floats. If the target's column has integers, and all values are whole and in
+    its range, they become integers again. Other floats stay, and the table refuses them.
     """
     pandas: Any = sys.modules.get("pandas")
     if pandas is None or not isinstance(data, pandas.DataFrame):

@@ -1,4 +1,4 @@
-"""The table that rows are written into: as it stands, as the first write creates it, or as the write changes it."""
+"""The table that rows are written to: an existing table, a new table, or a table that the write changes."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 class TableDefinition(TypedDict, total=False):
     """The definition of a table that this write creates. For an existing table, `partition_by` must agree, and the
-    other settings are ignored. A write with `schema_mode="overwrite"` gives all of it to an existing table: properties
-    beside those that it has, and whatever else is not None.
+    other settings are ignored. A write with `schema_mode="overwrite"` applies the definition to an existing table.
+    Properties are added to its own, and other settings apply if they are not None.
 
     Attributes:
-        partition_by: Names of columns.
-        cluster_by: Up to four columns, of a table without partition columns.
+        partition_by: The names of the partition columns.
+        cluster_by: Up to four columns. The table must not have partition columns.
         properties: Table properties, and `delta.feature.<name>`.
-        name, description: Texts of the metadata.
+        name, description: The name and the description in the metadata.
     """
 
     partition_by: Sequence[str] | None
@@ -73,11 +73,11 @@ class WriteOptions(TableDefinition, CommitOptions, total=False):
 
 
 def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinition, CommitOptions]:
-    """The two kinds of options that a write takes together.
+    """Split the options of a write into the definition of the table and the commit options.
 
     Raises:
-        InvalidRequestError: An unknown option, a string where a sequence of column names is expected, or a name or
-            description that is not a string.
+        InvalidRequestError: An option is unknown, a string is passed instead of a sequence of column names, or the name
+            or description is not a string.
         InvalidPropertyError: `properties` are not names with texts, or the name or description holds a credential.
     """
     ensure_options(options, WriteOptions)
@@ -95,7 +95,7 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
     if parsed.get("properties") is not None:
         from delta_orch.table.protocol_upgrade import requested_features
 
-        # Also where the table is there already and keeps its own: a wrong one is a mistake everywhere.
+        # The check also applies to an existing table, which keeps its own definition.
         properties = property_texts(parsed["properties"])
         requested_features(ensure_settable(properties, on_new_table=True))
         parsed["properties"] = properties
@@ -103,17 +103,17 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
 
 
 def no_definition(options: WriteOptions | CommitOptions) -> tuple[TableDefinition, CommitOptions]:
-    """As `split_options`, for a write that creates no table."""
+    """Check the options as `split_options` does, for a write that cannot create a table."""
     ensure_options(options, CommitOptions)
     return {}, cast(CommitOptions, {**options})
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """The facts about its table that a write needs.
+    """The properties of a table that a write needs.
 
     Attributes:
-        clustering: Physical paths of the columns it is clustered by; None where it is not.
+        clustering: Physical paths of the clustering columns. None if the table is not clustered.
     """
 
     store: LogStore
@@ -133,7 +133,7 @@ class WriteTarget:
         return self.table.properties
 
     def write_spec(self, checks: Sequence[RowCheck] = ()) -> WriteSpec:
-        """How rows become this table's data files. `delta.targetFileSize` decides their size where it is set."""
+        """Return how rows become data files of this table. `delta.targetFileSize` sets the size of files."""
         return WriteSpec(
             store=self.store,
             schema=self.schema,
@@ -159,7 +159,7 @@ class WriteTarget:
         )
 
     def clustering_of_writes(self) -> tuple[Path, ...]:
-        """The columns along which new rows are put in order before they are written (`delta_orch.clusterOnWrite`)."""
+        """Return the columns by which new rows are ordered before they are written (`delta_orch.clusterOnWrite`)."""
         return self._clustering_columns() if self.properties.cluster_on_write else ()
 
     def _clustering_columns(self) -> tuple[Path, ...]:
@@ -170,7 +170,7 @@ class WriteTarget:
         return logical_paths(self.schema, self.clustering)
 
     def stage_metadata(self, transaction: Transaction, before: WriteTarget | None = None) -> None:
-        """Stage what makes the table this one, in a transaction on `before`; None creates the table."""
+        """Stage the changes from `before` to this table in a transaction. None creates the table."""
         if before is None or self.table.protocol != before.table.protocol:
             transaction.update_protocol(self.table.protocol)
         if before is None or self.table.metadata != before.table.metadata:
@@ -182,15 +182,15 @@ class WriteTarget:
 
 
 def existing_target(snapshot: Snapshot, partition_by: Sequence[str] | None = None) -> WriteTarget:
-    """The table of a snapshot.
+    """Return the target for the table of a snapshot.
 
     Args:
-        partition_by: The partitioning that the caller expects; None expects nothing.
+        partition_by: The partitioning that the caller expects. None accepts any.
 
     Raises:
-        UnsupportedFeatureError, UnsupportedVersionError: This release must not write to it.
+        UnsupportedFeatureError, UnsupportedVersionError: This release cannot write to the table.
         InvalidPropertyError: A table property has an invalid value.
-        InvalidRequestError: The table is partitioned otherwise.
+        InvalidRequestError: The table has another partitioning.
     """
     table = snapshot.configuration.for_writing()
     table.properties.ensure_valid()
@@ -200,7 +200,7 @@ def existing_target(snapshot: Snapshot, partition_by: Sequence[str] | None = Non
             raise InvalidRequestError(
                 f"partition_by asks for {_listed(column_names)}, "
                 f"but the table is partitioned by {_listed(table.partition_columns)}",
-                remedy="Leave partition_by out, or name the table's own partition columns in their order",
+                remedy="Leave partition_by out, or pass the table's own partition columns in their order",
                 partition_by=list(column_names),
                 partition_columns=list(table.partition_columns),
             )
@@ -210,16 +210,16 @@ def existing_target(snapshot: Snapshot, partition_by: Sequence[str] | None = Non
 def new_target(
     store: LogStore, schema: StructType, definition: TableDefinition, replaced: WriteTarget | None = None
 ) -> WriteTarget:
-    """A table that does not exist yet.
+    """Return the target for a table that does not exist yet.
 
     Args:
-        replaced: The table in whose place it comes, in the same log: no column id is given twice.
+        replaced: The table that it replaces in the same log. Column ids are not assigned twice.
 
     Raises:
         InvalidPropertyError, ColumnNotFoundError, SchemaMismatchError, InvalidRequestError: The definition or the
-            schema cannot be a table's.
-        UnsupportedFeatureError: It would need a feature this release does not write.
-        TableExistsError: Another table lies around the location, or below it.
+            schema is invalid.
+        UnsupportedFeatureError: The table would need a feature that this release does not support.
+        TableExistsError: Another table contains the location, or lies below it.
     """
     from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
     from delta_orch.table.column_definitions import generation_expression
@@ -235,7 +235,7 @@ def new_target(
         properties, catalog_features = as_catalog_asks(properties, store.definition_rules())
     configuration = with_dependent_properties(properties)
     schema = as_first_defined(schema)
-    # Before it is written down: what is read back with two columns of one name counts as a damaged log.
+    # This check comes before the write, because a log with two columns of the same name counts as damaged.
     ensure_distinct_names(schema)
     for field in schema:
         ensure_no_column_in_double_quotes(generation_expression(field) or "", schema)
@@ -262,19 +262,20 @@ def new_target(
 
 
 def ensure_alone(store: LogStore, *, may_nest: bool) -> None:
-    """A table owns every file below its root: another client's vacuum of an outer table deletes an inner one.
+    """Refuse nested tables. A table owns every file below its root, so another client's vacuum of the outer table would
+    delete the inner one.
 
     Args:
         may_nest: The table's `allow_nested_tables`. A second table inside the log of a table is refused even then.
 
     Raises:
-        InvalidRequestError: The location is a folder for the log of a table, or lies in one.
-        TableExistsError: A table lies around the location, or below it.
+        InvalidRequestError: The location is the log directory of a table, or lies in one.
+        TableExistsError: A table contains the location, or lies below it.
     """
     if LOG_DIRECTORY in store.uri.split("/"):
         raise InvalidRequestError(
             f"Cannot create a table at {store.uri}",
-            cause=f"A folder {LOG_DIRECTORY} holds the log of the table around it, whoever creates that",
+            cause=f"The location is inside a directory {LOG_DIRECTORY}, which is reserved for the log of a table",
             remedy="Choose another location",
             uri=store.uri,
         )
@@ -282,7 +283,8 @@ def ensure_alone(store: LogStore, *, may_nest: bool) -> None:
     if other is not None:
         raise TableExistsError(
             f"Cannot create a table at {store.uri}",
-            cause=f"There is a table at {other}. One would lie inside the other, and vacuum would take it for garbage",
+            cause=f"There is a table at {other}. One table would be inside the other, and vacuum could delete its "
+            "files",
             remedy="Choose locations of which none contains another, or create it with the property "
             "delta_orch.allowNestedTables=true if no other client ever vacuums the outer table",
             uri=store.uri,
@@ -298,22 +300,22 @@ def evolve_target(
     *,
     may_cast: bool = False,
 ) -> WriteTarget:
-    """The target with the schema, metadata and protocol that it will have once rows of this schema are in it.
+    """Return the target with its schema, metadata and protocol after rows of this schema are written.
 
     Args:
-        schema_mode: None leaves the target as it is: rows must fit. `MERGE` adds columns, and widens types where the
-            table allows it. `OVERWRITE` takes the source's columns; only for writes that replace every row.
-        definition: With `OVERWRITE`, what else is to change.
-        may_cast: As of `merge_schemas`.
+        schema_mode: None does not change the target, so rows must fit. `MERGE` adds columns, and widens types if the
+            table allows it. `OVERWRITE` uses the source's columns, only for writes that replace every row.
+        definition: With `OVERWRITE`, the other changes of the definition.
+        may_cast: As in `merge_schemas`.
 
-    Returns: `target` itself where nothing changes; otherwise the verb must stage it.
+    Returns: `target` itself if nothing changes. Otherwise the verb must stage the new target.
 
     Raises:
-        InvalidPropertyError: A property that cannot be set.
-        SchemaMismatchError: Types that cannot be merged, all named; or a schema no table can have.
-        ColumnNotFoundError: A partition column that the new schema does not have.
+        InvalidPropertyError: A property cannot be set.
+        SchemaMismatchError: Types cannot be merged (the error names all), or the schema is invalid.
+        ColumnNotFoundError: The new schema lacks a partition column.
         InvalidRequestError: A rule of the protocol forbids the change.
-        UnsupportedFeatureError: It needs a table feature this release does not write.
+        UnsupportedFeatureError: The change needs a table feature that this release does not support.
     """
     if schema_mode is None:
         return target
@@ -353,10 +355,10 @@ def _overwritten(target: WriteTarget, source_schema: StructType, definition: Tab
     if partition_by is None and (lost := [name for name in names if schema.find(name) is None]):
         raise ColumnNotFoundError(
             f"The rows have no column {lost[0]!r}, by which the table is partitioned",
-            remedy="Give partition_by the columns that partition the table from now on; [] for none",
+            remedy="Pass partition_by with the new partition columns, or [] for none",
             column=lost[0],
         )
-    # All rows are new, so constraints are checked as well.
+    # The write replaces all rows, so constraints are checked as well.
     requested_properties = ensure_settable(definition.get("properties") or {}, on_new_table=True)
     kept = {key: value for key, value in requested_properties.items() if not is_protocol_request(key)}
     name, description = definition.get("name"), definition.get("description")
@@ -390,8 +392,8 @@ def _clustering_by(table: TableConfiguration, cluster_by: Sequence[str]) -> tupl
 
 
 def _keeps_partition_columns(table: TableConfiguration) -> bool:
-    """Whether new files contain the partition columns. The feature `materializePartitionColumns` and a property ask for
-    nothing else."""
+    """Whether new files contain the partition columns, because of the feature `materializePartitionColumns` or of a
+    property."""
     if table.supports("materializePartitionColumns") or table.properties.write_partition_columns_to_parquet:
         return True
     if not table.properties.is_iceberg_compatible:
@@ -407,7 +409,7 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """How rows of one schema become rows of a table; see `WriteSpec` for the parts."""
+    """How rows of one schema become rows of a table. See `WriteSpec` for the parts."""
 
     checks: tuple[RowCheck, ...] = ()
     lengths: tuple[LengthCheck, ...] = ()
@@ -416,7 +418,7 @@ class RowShape:
     identities: tuple[IdentityValues, ...] = ()
 
     def applied_to(self, spec: WriteSpec) -> WriteSpec:
-        """The spec with all of it, beside the checks it has."""
+        """Return the spec with these rules, in addition to its own checks."""
         if self == PLAIN:
             return spec
         policy = spec.statistics
@@ -433,20 +435,19 @@ class RowShape:
 
 
 PLAIN = RowShape()
-"""Of rows that are written as they come."""
+"""Return the shape of rows that are written unchanged."""
 
 
 _MEASURED_ROWS = 1000
 _ARROW_TO_PARQUET = 3
-"""About how many times as large as in Parquet rows are in Arrow."""
+"""The approximate ratio of the size of rows in Arrow to their size in Parquet."""
 
 
 def write_clustered(engine: Engine, rows: Relation, clustering: Sequence[Path], spec: WriteSpec) -> pa.Table:
-    """`Engine.write`, in the order of a clustered table: of those of its columns that the rows have, as others are
-    filled in later.
+    """Write rows in the order of a clustered table. Only clustering columns that the rows have count, because other
+    columns are computed later.
 
-    The rows are evaluated once, as an order takes more than one look at them. Some of them tell how many files there
-    will be.
+    The rows are evaluated once, because ordering reads them several times. A sample determines the number of files.
     """
     schema = engine.schema(rows)
     columns = [Column(own) for path in clustering if (own := _own_path(schema, path))]
@@ -463,7 +464,7 @@ def write_clustered(engine: Engine, rows: Relation, clustering: Sequence[Path], 
 
 
 def _own_path(schema: StructType, path: Path) -> Path | None:
-    """The column of the rows that a column of the table takes, as they spell it; None where they lack it."""
+    """Return the name in the rows of a column of the table. None if the rows lack it."""
     spelled: list[str] = []
     current: DataType = schema
     for name in path:

@@ -422,7 +422,7 @@ def test_a_column_in_another_case(tmp_path: Path) -> None:
 
 def test_a_new_column_of_csv(tmp_path: Path) -> None:
     files = {"a.csv": "id\n1\n", "b.csv": "id,new\n2,x\n3,\n"}
-    with pytest.raises(SchemaMismatchError, match=r"b\.csv has the field new, which the table does not have"):
+    with pytest.raises(SchemaMismatchError, match=r"b\.csv has the field new, but the table does not"):
         loaded(tmp_path, files, ORDERS, format="csv")
     rows = loaded(tmp_path, {}, ORDERS, format="csv", schema_mode="rescue")
     assert [row["_rescued_data"] for row in rows] == [None, '{"new":"x"}', None]

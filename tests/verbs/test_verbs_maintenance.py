@@ -491,7 +491,7 @@ def test_the_place_of_a_log_is_no_place_of_a_table(tmp_path: Path, days: Any, pl
     source = DeltaTable(tmp_path / "source")
     source.append(rows)
     for properties in ({}, nested):
-        with pytest.raises(InvalidRequestError, match="holds the log"):
+        with pytest.raises(InvalidRequestError, match="reserved for the log"):
             if verb == "clone":
                 source.clone(root / place, properties=properties)
             else:
