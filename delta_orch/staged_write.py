@@ -1,4 +1,4 @@
-"""`StagedWrite`: a write that is there in full, but for the commit. It can be looked at, published or discarded."""
+"""`StagedWrite`: a complete write without its commit. It can be read, published or discarded."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class StagedWrite:
         if staged.snapshot().scan(["id"], where="amount < 0").to_arrow().num_rows == 0:
             staged.publish()
 
-    Nobody sees it before it is published. Then it is one commit, as if the write had made it: with its `txn`, behind
-    the commits of others, or in conflict with them. What is not published leaves files that vacuum deletes once they
-    are older than the retention. Until then the staged version can be read, discarded or not.
+    No reader sees it before it is published. Publishing makes one commit, with the `txn` of the write. The commit comes
+    after commits of other writers, or conflicts with them. Vacuum deletes the files of an unpublished write when they
+    are older than the retention. Until then the staged version can be read, even if it was discarded.
 
     Args:
         log: The table.

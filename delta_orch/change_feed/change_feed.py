@@ -57,15 +57,16 @@ COMMIT_TIMESTAMP = StructField("_commit_timestamp", TIMESTAMP)
 
 @checked
 class ChangeFeed:
-    """The changes of versions `starting_version` to `ending_version`, both included. No row is read yet.
+    """The changes of the versions from `starting_version` to `ending_version`, both included. No row is read yet.
 
     Attributes:
-        starting_version, ending_version: The range; the former is greater only where the feed starts after the newest
-            version.
-        schema: The table's columns as of `ending_version`, or of the version asked for, then `_change_type` (`insert`,
-            `delete`, and where change data files say so `update_preimage`, `update_postimage`), `_commit_version`,
-            `_commit_timestamp`; or the columns asked for.
-        num_files_skipped: How many files of the range partition values and statistics leave out, which `files` lacks.
+        starting_version, ending_version: The range. The start is greater than the end only if the feed starts after the
+            newest version.
+        schema: The table's columns as of `ending_version`, or of the requested version, then `_change_type`,
+            `_commit_version` and `_commit_timestamp`. Or the requested columns. `_change_type` is `insert` or `delete`,
+            and with change data files also `update_preimage` or `update_postimage`.
+        num_files_skipped: The number of files of the range that partition values and statistics exclude. `files` does
+            not have them.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class ChangeFeed:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file of the range can contain a requested change."""
+        """Whether the range has no file that can contain a requested change."""
         return not self._files.num_rows
 
     def files(self) -> pa.Table:
@@ -108,7 +109,7 @@ class ChangeFeed:
         return self._files
 
     def partitions(self) -> pa.Table:
-        """The distinct partitions in which rows changed. Each partition column is one typed column.
+        """Return the distinct partitions in which rows changed. Each partition column is one typed column.
 
         Raises:
             InvalidRequestError: The table is not partitioned.
@@ -116,7 +117,7 @@ class ChangeFeed:
         if not self.partition_columns:
             raise InvalidRequestError(
                 "The table is not partitioned, so its changes have no partitions",
-                remedy="Read its changed rows instead",
+                remedy="Read the changed rows with to_arrow()",
             )
         typed = typed_partitions(self._files, self.table_schema, self.partition_columns)
         return distinct_rows(typed)
@@ -147,28 +148,29 @@ class ChangeFeed:
         return relations[0] if len(relations) == 1 else engine.union(relations)
 
     def latest(self, keys: Sequence[str]) -> LatestChanges:
-        """The latest state of each key that changed in the range. Use it as the source of a merge into a copy.
+        """Return the latest state of each key that changed in the range. Use it as the source of a merge into a copy.
 
-        A key gives its rows after the last change, or one row with `_change_type` `delete` if it is gone.
+        The result has the rows of a key after the last change, or one row with `_change_type` `delete` if the key was
+        deleted.
 
         Args:
             keys: Columns that identify a row. Null is a key like any other.
 
         Raises:
-            ColumnNotFoundError, InvalidRequestError: There is no such column, or no column is named.
+            ColumnNotFoundError, InvalidRequestError: A column does not exist, or `keys` is empty.
         """
 
         if self._projection is not None or self._predicate != ScanPredicate():
             raise InvalidRequestError(
                 "The latest changes need the whole feed",
-                cause="The last change of a row may be among those that columns or where leave out",
-                remedy="Read the feed without columns and where, and select from what latest gives",
+                cause="The arguments columns and where may exclude the last change of a row",
+                remedy="Read the feed without columns and where, and filter the result of latest()",
             )
         return latest_changes(self.schema, self.table_schema, keys, self.to_relation)
 
     def plans(self) -> list[ScanPlan]:
-        """Scans whose rows are the changes. A value that is constant in a file is a partition value of the file, so
-        engines know nothing of change feeds. No plan names a file twice."""
+        """Return scans whose rows are the changes. Values that are constant in a file become partition values of the
+        file, so engines need no code for change feeds. No plan has a file twice."""
         in_file = pc.is_null(self._files.column("change_type"))
         plans = [self._plan(part, CHANGE_TYPE) for part in without_repeats(pc.filter(self._files, pc.invert(in_file)))]
         plans += [self._plan(part, None) for part in without_repeats(pc.filter(self._files, in_file))]
@@ -219,7 +221,7 @@ def without_repeats(files: pa.Table) -> Iterable[pa.Table]:
 
 
 def _with_constants(files: pa.Table, *, with_change_type: bool) -> pa.Table:
-    """Changed files as scannable files, the commit's values among their partition values."""
+    """Return changed files as files of a scan, with the commit's values as partition values."""
     rows = files.select(["partition_values", "change_type", "commit_version", "commit_timestamp_ms"]).to_pylist()
     maps: list[dict[str, str | None]] = []
     for row in rows:
@@ -256,20 +258,21 @@ def read_changes(
     columns: Sequence[str] | None = None,
     where: str | Expression | ArrowExpression | None = None,
 ) -> ChangeFeed:
-    """The changes of a range of versions.
+    """Return the changes of a range of versions.
 
-    Rows have the columns that the table had at the end of the range. A column that was added in the range is null
-    before. A renamed column has its new name, a widened one its wider type.
+    Rows have the columns that the table had at the end of the range. A column that was added in the range is null in
+    older rows. A renamed column has its new name, and a widened column its wider type.
 
     Args:
         require_change_data_feed: Refuse versions written while `delta.enableChangeDataFeed` was off. Only change data
-            files tell an update from a delete and an insert; without them rows that a rewrite merely copied appear as
-            deleted and inserted. None refuses them where the table has or had a feed: the property is true anywhere in
-            the range, or the newest version has it (also as false) or names the table feature changeDataFeed. A table
-            that knows of none is read from its files.
-        schema_version: Give the rows the columns of this version instead; those it does not have are left out.
-        columns, where: As of `TableSnapshot.scan`, over the columns of the feed. Files are left out by partition
-            values, statistics, and the version, time and kind of their changes. An update may leave one image only.
+            files distinguish an update from a delete and an insert. Without them, copied rows of a rewrite appear as
+            deleted and inserted. None refuses such versions if the table has or had a feed: the property is true
+            anywhere in the range, or the newest version has the property (even as false) or the table feature
+            changeDataFeed. A table that never had a feed is read from its files.
+        schema_version: Return the columns of this version instead. Columns that it does not have are left out.
+        columns, where: As for `TableSnapshot.scan`, over the columns of the feed. Files are excluded by partition
+            values, statistics, and the version, time and kind of their changes. Only one image of an update may satisfy
+            `where`.
 
     Raises:
         InvalidRequestError: The range is empty or malformed. Or a version was written without the feed, and
@@ -281,9 +284,9 @@ def read_changes(
     own = [name for name in latest.schema.names if name.lower() in RESERVED_NAMES]
     if own:
         raise InvalidRequestError(
-            f"The table has columns of its own that a change feed has, too: {', '.join(own)}",
-            cause="It stores changes of another table",
-            remedy="Read its rows, or rename these columns first",
+            f"The table has columns with names of the change feed: {', '.join(own)}",
+            cause="The table probably stores changes of another table",
+            remedy="Read the rows of the table, or rename these columns first",
             columns=own,
         )
     if schema_version is not None:
@@ -308,13 +311,13 @@ def _changed_files(table_log: TableLog, snapshot: Snapshot, commits: Sequence[Co
 
     if table_log.store.is_near:
         return list(map(read, commits))
-    # Some commits have deletion vectors to be read.
+    # Deletion vectors of some commits must be read.
     return list(map_ahead(read, commits, FAR_THREADS))
 
 
 def _with_adjusted_times(table_log: TableLog, commits: list[Commit]) -> list[Commit]:
-    """Commits without an in-commit timestamp at the time that history and time travel tell (PROTOCOL, "In-Commit
-    Timestamps")."""
+    """Return commits without an in-commit timestamp with the time that history and time travel use (PROTOCOL,
+    "In-Commit Timestamps")."""
     if all(in_commit_timestamp_ms(commit.commit_info) is not None for commit in commits):
         return commits
     times = read_adjusted_file_times(table_log.store, commits[-1].version)
@@ -352,7 +355,7 @@ def _feed_by_version(table_log: TableLog, latest: Snapshot, commits: Sequence[Co
 
 
 def _knows_feeds(latest: Snapshot) -> bool:
-    """Whether the newest version has a feed, or tells of one that was switched off."""
+    """Whether the newest version has a feed, or shows that a feed was switched off."""
     names = latest.protocol.writer_features or ()
     return "delta.enableChangeDataFeed" in latest.metadata.configuration or "changeDataFeed" in names
 
@@ -362,16 +365,16 @@ def _has_feed(metadata: Metadata) -> bool:
 
 
 def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequence[Commit], *, is_chosen: bool) -> None:
-    """All files of the range must be readable with one schema and partitioning."""
+    """Check that all files of the range are readable with one schema and partitioning."""
     for version in _versions_of_schemas(snapshot, commits, is_chosen=is_chosen):
         try:
             state = table_log.snapshot(version)
         except VersionNotFoundError:
             if version < commits[0].version:
-                # Gone with the log before the range. Reading the rows finds the remaining differences.
+                # The log before the range was cleaned up. Reading the rows detects the remaining differences.
                 continue
             raise
-        # Of what the first commit removes, the feed tells the columns that this commit kept.
+        # For rows that the first commit removes, the feed has only the columns that this commit kept.
         is_before = version < commits[0].version
         problems = schema_differences(state, snapshot, allow_dropped=is_chosen or is_before)
         if state.configuration.physical_partitions != snapshot.configuration.physical_partitions:
@@ -388,38 +391,38 @@ def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequenc
 
 
 def _versions_of_schemas(snapshot: Snapshot, commits: Sequence[Commit], *, is_chosen: bool) -> list[int]:
-    """The versions whose schemas the files of the range may have."""
+    """Return the versions whose schemas the files of the range may have."""
     first, *others = commits
     changed = [commit.version for commit in others if commit.metadata is not None]
     if changed or is_chosen:
         changed.insert(0, first.version)
     if first.metadata is not None and first.version and _removes_rows(first):
-        # It removes only rows of earlier commits.
+        # This commit removes only rows of earlier commits.
         changed.insert(0, first.version - 1)
     return [version for version in changed if version != snapshot.version]
 
 
 def _removes_rows(commit: Commit) -> bool:
-    """Whether it removes files for more than to rearrange their rows."""
+    """Whether the commit removes files, and does not only rearrange their rows."""
     flags = FileTable(commit.removes).data_change
     return bool(pc.any(pc.or_kleene(flags, pc.is_null(flags))).as_py())
 
 
-# The latest state of each key that changed in a range of versions.
+# The latest state of each key that changed in a range of versions
 
 
 _LAST = "_delta_orch_last"
 _IS_THERE = In(Column(("_change_type",)), tuple(Literal(change, STRING) for change in ("insert", "update_postimage")))
-"""Of a row that its commit leaves in the table."""
+"""The change types of rows that are in the table after the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatestChanges:
     """The last change of each key, as a source for a merge that brings another table up to date.
 
-    A key that still exists gives its rows with `_change_type` `insert` or `update_postimage`: one row if keys are
-    unique. A key that is gone gives one row with `_change_type` `delete`, its key columns, and nulls. If an update
-    changed a key, the old key counts as deleted.
+    An existing key has its rows with `_change_type` `insert` or `update_postimage`: one row if keys are unique. A
+    deleted key has one row with `_change_type` `delete`, its key columns, and nulls. If an update changed a key, the
+    old key counts as deleted.
 
     Attributes:
         schema: The columns of the change feed.
@@ -433,7 +436,7 @@ class LatestChanges:
     def to_relation(self, engine: Engine) -> Any:
         """The rows as a relation of any engine. Raises as `ChangeFeed.to_relation`."""
         rows, name = self._rows(engine), free_name(_LAST, self.schema.names)
-        # The greatest of a key: a version that removes and adds rows of it leaves what it adds.
+        # The newest change of a key counts. If a version removes and adds rows of a key, the added rows count.
         parts = (
             ("version", Column(("_commit_version",))),
             ("is_there", _IS_THERE),
@@ -479,7 +482,7 @@ class LatestChanges:
 def latest_changes(
     schema: StructType, table: StructType, keys: Sequence[str], rows: Callable[[Engine], Relation]
 ) -> LatestChanges:
-    """See `ChangeFeed.latest`."""
+    """Return the latest state of each key. See `ChangeFeed.latest`."""
     if not isinstance(keys, str) and not keys:
-        raise InvalidRequestError("latest needs at least one key", remedy='Name its columns, such as keys=["id"]')
+        raise InvalidRequestError("latest needs at least one key", remedy='Pass the key columns, such as keys=["id"]')
     return LatestChanges(schema, resolve_column_names(keys, table, "keys"), rows)

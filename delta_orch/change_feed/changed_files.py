@@ -1,4 +1,4 @@
-"""The files through which one commit changed rows, and whether they can be read under the schema of another version."""
+"""Finds the files through which a commit changed rows, and checks that another version's schema can read them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from delta_orch.table.type_widening import is_followable
 
 
 def schema_differences(older: Snapshot, newer: Snapshot, *, allow_dropped: bool = False) -> list[str]:
-    """The differences between two schemas that a reader cannot follow: columns that are gone, types that do not widen.
+    """Return the differences between two schemas that a reader cannot bridge: missing columns, and types that do not
+    widen.
 
-    Columns are the same where their physical names are: renaming changes nothing. New columns are null in older files,
-    and so are those that had no type (void). Where files are read by field ids, no id may be that of another column:
-    a clone that replaced the table, and other writers, give them anew.
+    Columns are the same if their physical names are the same, so renaming makes no difference. New columns are null in
+    older files, and so are columns without a type (void). If files are read by field ids, an id must not belong to
+    another column. Other writers, and a clone that replaced the table, may assign ids again.
 
     Args:
-        allow_dropped: Columns that are missing in `newer` are no difference, because their values are not read.
+        allow_dropped: Whether columns may be missing in `newer`, because their values are not read.
     """
     goes_by_id = newer.configuration.column_mapping is ColumnMappingMode.ID
     return list(_in_struct(older.schema, newer.schema, (), allow_dropped, goes_by_id))
@@ -82,21 +83,21 @@ CHANGED_FILE_SCHEMA = pa.schema(
         pa.field("commit_timestamp_ms", pa.int64(), nullable=False),
     ]
 )
-"""`change_type` is null for change data files: there each row carries its own. `deletion_vector` marks the rows of the
-file that did *not* change."""
+"""The columns of changed files. `change_type` is null for change data files, where each row has its own.
+`deletion_vector` marks the rows of the file that did *not* change."""
 
 
 def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) -> pa.Table:
-    """The files that hold the changes of a commit, columns of `CHANGED_FILE_SCHEMA`.
+    """Return the files that hold the changes of a commit, as `CHANGED_FILE_SCHEMA`.
 
     Args:
         snapshot: The table at the end of the range, for its schema and partition columns.
-        commit: Its `timestamp_ms` becomes that of the changes.
+        commit: The commit. Its `timestamp_ms` becomes the time of the changes.
 
     Raises:
-        CorruptLogError: It removes a file that the log never added.
-        MissingFileError, CorruptDeletionVectorError: A deletion vector that it changes cannot be read, or the footer
-            of a file with one whose statistics do not say how many rows it has.
+        CorruptLogError: The commit removes a file that the log never added.
+        MissingFileError, CorruptDeletionVectorError: A changed deletion vector cannot be read. Or the footer of its
+            file cannot be read, and the statistics lack the number of rows.
     """
     if commit.cdc.num_rows:
         return _changed(commit, commit.cdc, None)
@@ -105,7 +106,7 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
     adds = pc.filter(commit.adds, _changes_data(commit.adds))
     removes = _complete_removes(table_log, snapshot, commit, pc.filter(commit.removes, _changes_data(commit.removes)))
     in_adds, in_removes = canonical_paths(FileTable(adds).path), canonical_paths(FileTable(removes).path)
-    # The same file on both sides: only its deletion vector changed (PROTOCOL, "Reader Requirements for AddCDCFile").
+    # If a file is on both sides, only its deletion vector changed (PROTOCOL, "Reader Requirements for AddCDCFile").
     kept = pc.is_in(in_adds, value_set=in_removes)
     still_there = pc.is_in(in_removes, value_set=in_adds)
     before = pc.take(removes, pc.index_in(pc.filter(in_adds, kept), value_set=in_removes))
@@ -119,8 +120,8 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
 
 
 def _only_copies(commit_info: Mapping[str, object]) -> bool:
-    """Whether it is a merge that changed no row: the reference commits the files whose rows it only copied, without
-    change data files, and tells no change."""
+    """Whether the commit is a merge that changed no row. The reference implementation then commits files with copied
+    rows, without change data files, and reports no change."""
     metrics = commit_info.get("operationMetrics")
     counts = (f"numTargetRows{what}" for what in ("Inserted", "Updated", "Deleted"))
     is_merge = commit_info.get("operation") == "MERGE"
@@ -128,7 +129,8 @@ def _only_copies(commit_info: Mapping[str, object]) -> bool:
 
 
 def _changed_vectors(table_log: TableLog, commit: Commit, before: pa.Table, after: pa.Table) -> Iterator[pa.Table]:
-    """The rows that the new vector of a file marks and the old one did not are deleted, and the other way round."""
+    """Return the changes of files with a new deletion vector. Rows that only the new vector marks were deleted, and
+    rows that only the old vector marked were inserted."""
     store = table_log.store
     old_vectors = map(_bitmap, read_deletion_vectors(store, deletion_vector_descriptors(before)))
     new_vectors = map(_bitmap, read_deletion_vectors(store, deletion_vector_descriptors(after)))
@@ -147,7 +149,7 @@ def _bitmap(vector: DeletionVector | None) -> BitMap64:
 
 
 def _only_rows(file: pa.Table, rows: BitMap64, num_rows: int) -> pa.Table:
-    """The file with a vector that marks every other row."""
+    """Return the file with a deletion vector that marks all other rows."""
     others = BitMap64(range(num_rows)) - rows
     others.run_optimize()
     descriptor = DeletionVector(others).inline_descriptor()
@@ -156,8 +158,8 @@ def _only_rows(file: pa.Table, rows: BitMap64, num_rows: int) -> pa.Table:
 
 
 def _num_rows(store: LogStore, files: pa.Table, marked: list[int]) -> list[int]:
-    """The number of rows in each file, deleted ones included; from its footer where its statistics do not say, or say
-    fewer than are `marked`."""
+    """Return the number of rows in each file, including deleted rows. It comes from the footer if the statistics lack
+    it, or if it is less than `marked`."""
     counts = record_counts(files).to_pylist()
     untold = [row for row, count in enumerate(counts) if count is None or count < marked[row]]
     paths = pc.take(FileTable(files).path, int64_array(untold)).to_pylist()
@@ -166,7 +168,7 @@ def _num_rows(store: LogStore, files: pa.Table, marked: list[int]) -> list[int]:
 
 
 def _changes_data(files: pa.Table) -> pa.ChunkedArray:
-    # A missing dataChange is read as true: better to show a change twice than to lose one.
+    # A missing dataChange counts as true, because showing a change twice is better than losing one.
     return pc.fill_null(FileTable(files).data_change, True)
 
 
@@ -188,7 +190,7 @@ def _changed(commit: Commit, files: pa.Table, change_type: str | None) -> pa.Tab
 
 
 def _complete_removes(table_log: TableLog, snapshot: Snapshot, commit: Commit, removes: pa.Table) -> pa.Table:
-    """Fill in what old writers leave out of `remove`: partition values and size, from the version before."""
+    """Add the partition values and sizes that old writers omit in `remove`, from the previous version."""
     lacks_size = FileTable(removes).size.null_count > 0
     lacks_values = bool(snapshot.partition_columns) and FileTable(removes).partition_values.null_count > 0
     if not (lacks_size or lacks_values):
@@ -199,8 +201,8 @@ def _complete_removes(table_log: TableLog, snapshot: Snapshot, commit: Commit, r
         missing = FileTable(pc.filter(removes, pc.is_null(rows))).path[0].as_py()
         raise CorruptLogError(
             f"Version {commit.version} removes a file that was not in the table: {missing}",
-            cause="Its writer, or a commit before it, breaks the protocol",
-            remedy="Read the change feed up to the version before; delta-orch fsck checks the rest of the log",
+            cause="The writer of this or of an earlier commit violated the protocol",
+            remedy="Read the change feed up to the version before. Check the rest of the log with fsck()",
             version=commit.version,
             path=missing,
         )
@@ -210,18 +212,19 @@ def _complete_removes(table_log: TableLog, snapshot: Snapshot, commit: Commit, r
     return removes
 
 
-# The range of a change feed, by version or by time, within the versions that the log holds.
+# The range of a change feed, by version or by time, within the versions of the log
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRange:
-    """The requested bounds of a change feed, both inclusive. A start is needed, an end is not.
+    """The requested bounds of a change feed, both inclusive. The start is required, the end is optional.
 
     Attributes:
-        starting_version, ending_version: By number.
+        starting_version, ending_version: The versions, by number.
         starting_timestamp_ms: The first version committed at this time or later.
         ending_timestamp_ms: The last version committed at this time or earlier.
-        allow_out_of_range: Bounds after the newest version end the range there; a start after it makes it empty.
+        allow_out_of_range: Whether bounds may lie after the newest version. The range then ends at the newest version,
+            and a start after it makes the range empty.
     """
 
     starting_version: int | None = None
@@ -232,13 +235,13 @@ class ChangeRange:
 
 
 def resolve_change_range(table_log: TableLog, latest: Snapshot, change_range: ChangeRange) -> tuple[int, int]:
-    """The first and the last version. The first is greater only where the range is empty and may be.
+    """Return the first and the last version. The first is greater only if the range is allowed to be empty.
 
     Raises:
-        InvalidRequestError: No start or two, two ends, a version that is not an integer of at least 0, or an end
-            before the start.
-        VersionNotFoundError, TimestampOutOfRangeError: A bound lies after the newest version, or the end before the
-            first.
+        InvalidRequestError: There is no start, or there are two starts or two ends. A version is not an integer of at
+            least 0, or the end is before the start.
+        VersionNotFoundError, TimestampOutOfRangeError: A bound lies after the newest version, or the end lies before
+            the first version.
     """
     _ensure_well_formed(change_range)
     start, end = change_range.starting_version, change_range.ending_version
@@ -253,14 +256,14 @@ def resolve_change_range(table_log: TableLog, latest: Snapshot, change_range: Ch
         raise VersionNotFoundError(
             f"Version {missing} does not exist",
             cause=f"The newest version is {latest.version}",
-            remedy="End at the newest version, or pass allow_out_of_range=True for what there is",
+            remedy="End at the newest version, or pass allow_out_of_range=True to read the existing versions",
             version=missing,
             newest_version=latest.version,
         )
     if start > end and not (start > latest.version and change_range.allow_out_of_range):
         raise InvalidRequestError(
             f"The range is empty: it starts at version {start} and ends at version {end}",
-            remedy="Start at the version that it ends at, or before",
+            remedy="Pass a start that is not after the end",
         )
     return start, min(end, latest.version)
 
@@ -281,7 +284,7 @@ def _ensure_well_formed(change_range: ChangeRange) -> None:
 
 def _first_since(table_log: TableLog, latest: Snapshot, timestamp_ms: int, allow_out_of_range: bool) -> int:
     try:
-        # The newest version before that time: the next one is the first that is not.
+        # This is the newest version before the time, so the next version is the first one that is not earlier.
         return table_log.snapshot(timestamp_ms=timestamp_ms - 1).version + 1
     except TimestampOutOfRangeError as e:
         if _is_before(e, timestamp_ms - 1):
@@ -307,7 +310,7 @@ def _is_before(error: TimestampOutOfRangeError, timestamp_ms: int) -> bool:
 
 
 def _oldest_commit(table_log: TableLog, latest: Snapshot) -> int:
-    """The first commit the log holds without a gap up to the newest."""
+    """Return the first commit of the log from which there is no gap up to the newest."""
     commits = list_log(table_log.store).commits
     version = latest.version
     while version - 1 in commits:

@@ -1,7 +1,7 @@
 """The interface of an engine, the only part of delta_orch that reads or writes rows.
 
-Verbs plan files and say what rows they want; an engine scans, runs SQL, writes Parquet and collects. Two engines exist,
-`local` (Arrow and DuckDB, in process) and `spark`; a verb never asks which one it has.
+Verbs plan files and describe rows. An engine scans, runs SQL, writes Parquet and collects. There are two engines,
+`local` (Arrow and DuckDB, in process) and `spark`. A verb does not depend on the kind of its engine.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 
 class Relation(Protocol):
-    """Rows of one schema, lazily, in the shape of the engine that made them: a Spark DataFrame, or a `LocalRelation`.
+    """Rows of one schema, lazily, in the form of their engine: a Spark DataFrame, or a `LocalRelation`.
 
-    Every request of an engine takes relations of this engine, and most return one. A verb never looks into a relation:
-    it passes it on to the next request, and asks the engine for its columns (`Engine.schema`), for its rows
-    (`to_arrow`, `to_reader`) or for files of them (`write`).
+    Every request of an engine takes relations of this engine, and most return one. A verb never uses the content of a
+    relation directly. It passes the relation to the next request, and gets columns (`Engine.schema`), rows (`to_arrow`,
+    `to_reader`) or files (`write`) from the engine.
     """
 
     @property
     def schema(self) -> Any:
-        """The columns, in the engine's own types. `Engine.schema` has them in Delta's."""
+        """The columns, in the engine's own types. `Engine.schema` returns them in Delta's types."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:
-    """A condition every written row must satisfy: false **and null** are violations.
+    """A condition that every written row must satisfy. False **and null** are violations.
 
     Attributes:
-        name: What the error calls it, e.g. `replace_where`, `NOT NULL constraint on id`, a CHECK's name.
-        condition: Resolved against the written schema.
+        name: The name in errors, such as `replace_where`, `NOT NULL constraint on id`, or the name of a CHECK.
+        condition: The condition, resolved against the written schema.
     """
 
     name: str
@@ -52,13 +52,13 @@ class RowCheck:
 
 @dataclass(frozen=True, slots=True)
 class LengthCheck:
-    """Texts that must not be longer than their column was declared (`varchar(5)`). Null passes.
+    """The declared length of texts (`varchar(5)`), which written texts must not exceed. Null passes.
 
     Attributes:
-        path: From a column through fields of structs, `element`, `key` and `value` to the texts, as the schema spells
-            them.
-        declared: As the error calls it, `char(5)` or `varchar(5)`.
-        max_characters: Unicode code points.
+        path: The path from a column to the texts, through fields of structs, `element`, `key` and `value`, as the
+            schema spells them.
+        declared: The declaration for errors, `char(5)` or `varchar(5)`.
+        max_characters: The maximal number of Unicode code points.
     """
 
     path: tuple[str, ...]
@@ -72,11 +72,11 @@ class LengthCheck:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsPolicy:
-    """For which leaf columns statistics are collected (`delta.dataSkippingNumIndexedCols`, `…StatsColumns`).
+    """The leaf columns for which statistics are collected (`delta.dataSkippingNumIndexedCols`, `…StatsColumns`).
 
-    `num_indexed_columns` counts leaves in schema order, -1 for all; `columns` names them instead where it is given.
-    `also` names columns that have statistics in any case: clustering columns must, identity columns tell their values.
-    Paths are logical. `says_tight` writes down that the bounds are tight, where rows may be marked as deleted later.
+    `num_indexed_columns` counts leaves in schema order, -1 for all. If `columns` is given, it names them instead.
+    `also` names columns that always have statistics: clustering columns need them, and identity values are read from
+    them. Paths are logical. `says_tight` records that the bounds are tight, if rows may be marked as deleted later.
     """
 
     num_indexed_columns: int = 32
@@ -89,8 +89,8 @@ class StatisticsPolicy:
 class ComputedColumn:
     """A column with a value for each row.
 
-    In a `WriteSpec` it is a column the relation lacks: `name` is that of the schema, and `value` is over no column for
-    a default, over the other columns of the table as they will be written for a generated column.
+    In a `WriteSpec`, it is a column that the relation lacks, with its `name` in the schema. The `value` of a default
+    uses no column. The `value` of a generated column uses the other columns of the table, as they will be written.
     """
 
     name: str
@@ -98,15 +98,16 @@ class ComputedColumn:
 
 
 def as_they_are(names: Iterable[str]) -> list[ComputedColumn]:
-    """Columns that are only passed on."""
+    """Return columns that are passed on unchanged."""
     return [ComputedColumn(name, Column((name,))) for name in names]
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityValues:
-    """Values for an identity column the relation lacks: each row gets another one of `first`, `first + step`, ….
+    """Values for an identity column that the relation lacks. Each row gets a different value of `first`, `first +
+    step`, ….
 
-    Values may be left out (parallel writers share them out without asking each other), none is used twice.
+    Values may be skipped, because parallel tasks do not communicate, but no value is used twice.
     """
 
     name: str
@@ -124,32 +125,32 @@ class WriteSpec:
 
     Attributes:
         store: The table's store.
-        schema: The table's schema, in whose order and types the rows are written. The engine matches columns by name
-            without regard to case and casts where the cast loses nothing; what could not fit was refused before.
-            Columns that the relation lacks and no other attribute fills are null.
-        partition_columns: Logical names; paths are `name=value/` directories.
+        schema: The table's schema, which sets the order and the types of the written rows. The engine matches columns
+            by name without regard to case, and makes lossless casts. Values that could not fit were refused before. A
+            column is null if the relation lacks it and no other attribute computes it.
+        partition_columns: Logical names. Paths have `name=value/` directories.
         checks: Verified for each row while it is written. NOT NULL of the schema is always verified.
-        lengths: Likewise.
-        target_file_size_bytes: Aim for files of this size; None leaves it to the engine.
-        optimize_write: Bring the rows of a partition together before writing, where the engine writes in parallel.
-            False writes as the rows come: quicker, and up to one file for each task and partition.
+        lengths: Verified for each text while it is written.
+        target_file_size_bytes: The intended size of files. None lets the engine choose.
+        optimize_write: If the engine writes in parallel, bring the rows of a partition together first. False writes the
+            rows in their order. This is faster, but can make one file for each task and partition.
         compression: Parquet codec, in the protocol's spelling (`zstd`, `snappy`, `uncompressed`, …).
         column_mapping: How data files name the columns. Files, statistics and partition values get the physical names
-            (`table.column_mapping`), files also field ids; everything above speaks logical names.
+            (`table.column_mapping`), files also field ids. All other attributes use logical names.
         extra_columns: Columns of the relation that the table does not have (`_row-id-col-…`): written after all others
             under exactly their names, without statistics, checks or field ids.
-        change_type: The files hold a last column `_change_type` with this value, so that a `cdc` action may name them.
-        directory: Where below the table's root the files lie; `_change_data` for files that are nothing but changes.
+        change_type: The value of a last column `_change_type` in the files, so that a `cdc` action may name them.
+        directory: The directory of the files below the table's root, `_change_data` for files that hold only changes.
         keep_partition_columns: Files hold the partition columns too, after the others.
-        random_prefix_length: Files lie in directories with random names of this length instead of directly in the
-            table's.
+        random_prefix_length: The length of random directory names for the files. 0 writes directly into the table's
+            directory.
         data_page_version: `1.0` or `2.0`.
         page_checksums: Whether pages have checksums. Spark writes them in any case.
         shred_variants: Variants may be written shredded.
-        defaults: Columns the relation lacks, with the value of every row.
-        generated: Columns the relation lacks, computed once all others are there.
-        identities: Identity columns the relation lacks.
-        keeps_order: The rows have been put in order: each file gets neighbours.
+        defaults: Columns that the relation lacks, with the value of every row.
+        generated: Columns that the relation lacks, computed after all other columns.
+        identities: Identity columns that the relation lacks.
+        keeps_order: Whether the rows are ordered, so that each file gets neighbouring rows.
     """
 
     store: LogStore
@@ -177,14 +178,14 @@ class WriteSpec:
 
     @property
     def partition_names(self) -> tuple[str, ...]:
-        """The partition columns as `partition_values` names them."""
+        """Return the partition columns with their names in `partition_values`."""
         if self.column_mapping is ColumnMappingMode.NONE:
             return self.partition_columns
         return physical_partitions(self.schema, self.partition_columns)
 
     @property
     def written_schema(self) -> StructType:
-        """The relation before it is written to files: the table's columns, then the extra ones."""
+        """Return the columns of the written relation: the table's columns, then the extra columns."""
         return StructType((*self.schema, *self.extra_columns)) if self.extra_columns else self.schema
 
 
@@ -192,7 +193,8 @@ class JoinSide(NamedTuple):
     """One side of a join: its rows and their alias in the join's expressions.
 
     Attributes:
-        num_rows: About how many; None where nobody knows. An engine that knows it of both sides holds the smaller one.
+        num_rows: The approximate number of rows, or None. If it is known for both sides, an engine holds the smaller
+            side in memory.
     """
 
     alias: str
@@ -233,18 +235,18 @@ class Measure(NamedTuple):
 
 
 def join_schema(sides: Mapping[str, StructType]) -> StructType:
-    """The schema for the expressions of a join: a struct for each side, under its alias."""
+    """Return the schema for the expressions of a join, with a struct for each side under its alias."""
     return StructType(tuple(StructField(alias, schema) for alias, schema in sides.items()))
 
 
 class Division(NamedTuple):
-    """Which way rows go.
+    """The rules that divide rows.
 
     Attributes:
-        flags: Conditions over the rows that are never null, under names that the rows have not.
+        flags: Conditions over the rows that are never null, under names that the rows do not have.
         aside: Flags. A row with at least one true flag is set aside.
         left_out: Flags. A row with at least one true flag is omitted, unless it is set aside.
-        most_shown: How many rows `Divided.some` gives.
+        most_shown: The maximal number of rows of `Divided.some`.
     """
 
     flags: Sequence[ComputedColumn]
@@ -254,7 +256,7 @@ class Division(NamedTuple):
 
 
 class DividedCounts(NamedTuple):
-    """How many rows there were, how many were set aside, how many were left out, and for how many each flag is true."""
+    """The number of all rows, of rows aside, of omitted rows, and of rows for which each flag is true."""
 
     num_rows: int
     num_aside: int
@@ -281,56 +283,55 @@ class Divided(NamedTuple):
 class Engine(Protocol):
     """The seam between verbs and rows.
 
-    Requests hold expressions as trees, resolved against the schema of what they are evaluated over. An engine compiles
-    a tree once: to Arrow or DuckDB, or to the text Spark takes. Text comes in with `Opaque` nodes alone, in the words
-    of the user or of the table's metadata.
+    Requests have expressions as trees, resolved against the schema of their rows. An engine compiles a tree once: to
+    Arrow or DuckDB, or to text for Spark. Only `Opaque` nodes hold text, from the user or from the table's metadata.
 
-    Relations are lazy. A request raises UnsupportedExpressionError where the engine does not evaluate an expression.
-    Pulling rows raises InvalidExpressionError where Spark, under ANSI, fails for a row (overflow, division by zero).
+    Relations are lazy. A request raises UnsupportedExpressionError if the engine cannot evaluate an expression. Reading
+    rows raises InvalidExpressionError if ANSI Spark would fail for a row (overflow, division by zero).
     """
 
     name: str
 
     def accepts(self, data: object) -> bool:
-        """Whether `relation(data)` takes this value."""
+        """Whether `relation(data)` accepts this value."""
 
     def relation(self, data: object) -> Relation:
-        """A user's value (DataFrame, Arrow table or reader, pandas, Polars) as this engine's relation."""
+        """Return a user's value (DataFrame, Arrow table or reader, pandas, Polars) as a relation of this engine."""
 
     def schema(self, relation: Relation) -> StructType:
-        """The relation's schema in Delta's types."""
+        """Return the relation's schema in Delta's types."""
 
     def scan(self, plan: ScanPlan) -> Relation:
-        """The rows of a plan, lazily; partition columns come from the log, types from `plan.schema`.
+        """Return the rows of a plan, lazily. Partition columns come from the log, types from `plan.schema`.
 
         Raises MissingFileError (at the latest when rows are read) if a file does not exist.
         """
 
     def filter(self, relation: Relation, where: Expression) -> Relation:
-        """The rows for which `where` is true, neither false nor null."""
+        """Return the rows for which `where` is true, not false and not null."""
 
     def project(self, relation: Relation, columns: Sequence[ComputedColumn]) -> Relation:
-        """Exactly these columns, in this order. Names differ in more than case."""
+        """Return exactly these columns, in this order. Names differ in more than case."""
 
     def join(
         self, left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
     ) -> Relation:
-        """The pairs of rows for which `on` is true, and for an outer join the rows without a partner.
+        """Return the pairs of rows for which `on` is true, and for an outer join the rows without a match.
 
-        Expressions are over `join_schema`: each side is a struct under its alias, null where a row has no partner.
-        The columns of a `semi` or `anti` join are over the left side.
+        Expressions are over `join_schema`. Each side is a struct under its alias, which is null for a row without a
+        match. The columns of a `semi` or `anti` join are over the left side.
         """
 
     def conform(self, relation: Relation, schema: StructType) -> Relation:
-        """The rows with exactly these columns and types: matched by name without regard to case, null where there is no
-        such column or field, cast where the cast loses nothing. Values that could not fit were refused before."""
+        """Return the rows with exactly these columns and types. Columns match by name, without regard to case. Missing
+        columns and fields are null, and values get a lossless cast. Values that could not fit were refused before."""
 
     def union(self, relations: Sequence[Relation]) -> Relation:
-        """All rows of relations of one schema."""
+        """Return all rows of relations of one schema."""
 
     def aggregate(self, relation: Relation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> Relation:
-        """One row for each group of rows with the same keys: the keys, then the measures. Nulls are one group; without
-        keys there is exactly one row."""
+        """Return one row for each group of rows with the same keys: the keys, then the measures. Nulls are one group.
+        Without keys there is exactly one row."""
 
     def window(
         self,
@@ -339,9 +340,9 @@ class Engine(Protocol):
         order_by: Sequence[Column],
         columns: Sequence[WindowColumn],
     ) -> Relation:
-        """All columns of the rows, and after them what each row has from the rows of its group.
+        """Return all columns of the rows, then the columns that are computed from the rows of the same group.
 
-        The first row of each group is `filter` for 1 over a `row_number`.
+        To get the first row of each group, filter a `row_number` for 1.
 
         Args:
             keys: Rows with the same values are one group. Nulls are equal.
@@ -350,89 +351,90 @@ class Engine(Protocol):
         """
 
     def statement(self) -> AbstractContextManager[None]:
-        """Around the requests of one statement: what an engine makes for one of them may serve the next."""
+        """A context for the requests of one statement, in which an engine may reuse its resources."""
 
     def evaluated(self, relation: Relation, *, repeats: bool = False) -> AbstractContextManager[Relation]:
-        """The rows, evaluated once and now, as a relation that may be read any number of times inside the context and
-        gives the same rows each time. Rows that do not fit into memory are spilled to disk and deleted afterwards.
+        """Evaluate the rows now and once. The relation may be read any number of times inside the context, and returns
+        the same rows each time. Rows that do not fit into memory are spilled to disk and deleted afterwards.
 
         Args:
-            repeats: The relation itself gives the same rows each time. An engine may return it where they do not fit
-                into memory.
+            repeats: Whether the relation itself returns the same rows each time. In that case an engine may return it
+                if the rows do not fit into memory.
 
-        Raises StorageError: e.g. a full disk; else as pulling the rows.
+        Raises StorageError if, for example, the disk is full. Other errors: As reading the rows.
         """
 
     def divided(self, relation: Relation, division: Division) -> AbstractContextManager[Divided]:
-        """Rows that go two ways. The relation is evaluated once, so each row goes one way, whatever it is made of. Rows
-        aside wait in memory or on disk, and are gone after the context.
+        """Divide rows. The relation is evaluated once, so each row goes exactly one way. Rows aside are held in memory
+        or on disk, and are deleted after the context.
 
-        Raises as pulling the rows, at the latest when `kept` is read.
+        Raises as reading the rows, at the latest when `kept` is read.
         """
 
     def row_sets(self, relation: Relation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
-        """The rows that a relation names, by `kind` and file: one bitmap a file comes back, never a row.
+        """Return the rows that a relation addresses, by `kind` and file, as one bitmap per file. No row is returned.
 
         Args:
             kind: The name of a text column, not null.
-            file_number, row_position: The names of two columns of type long, as `with_row_addresses` makes them. Where
-                they are null, rows are only counted, under the file None.
+            file_number, row_position: The names of two columns of type long, as `with_row_addresses` makes them. Rows
+                with null addresses are only counted, under the file None.
         """
 
     def along_curve(
         self, relation: Relation, columns: Sequence[Column], curve: Curve, *, num_rows: int | None, num_files: int
     ) -> Relation:
-        """All rows in an order in which rows near each other in the columns are near each other: along a curve through
-        them, or sorted where there is one. Which rows share a file is all that may depend on it.
+        """Order all rows along a curve, so that rows with similar values in the columns are close. One column is
+        sorted. The result may only affect which rows share a file.
 
         Args:
-            columns: Resolved; of types that have an order, at most `space_curve.MAX_COLUMNS`.
-            num_rows: About how many rows there are; None where nobody knows.
-            num_files: Into how many parts an engine that writes in parallel cuts the order.
+            columns: Resolved columns of types that have an order, at most `space_curve.MAX_COLUMNS`.
+            num_rows: The approximate number of rows, or None.
+            num_files: The number of parts that a parallel engine makes.
         """
 
     def select(self, query: str, relations: Mapping[str, Relation]) -> object:
         """Run a query that the user wrote in the engine's own SQL over named relations.
 
-        Returns: The rows as the user gets them, an Arrow table or a Spark DataFrame. Types are the engine's: they need
-            not be those of a table.
+        Returns: The rows for the user, as an Arrow table or a Spark DataFrame. They have types of the engine, which a
+        table need not support.
 
         Raises InvalidExpressionError: The engine refuses the query.
         """
 
     def sql(self, query: str, relations: Mapping[str, Relation], *, named: bool = True) -> Relation:
-        """The same as rows to write. Verbs use the requests above.
+        """Run the same query for rows to write. Verbs use the requests above.
 
         Args:
-            named: False: the columns get names by their position, whatever the query calls them.
+            named: False names the columns by their position, not by the query.
 
         Raises SchemaMismatchError: A column has a type that no table has.
         """
 
     def quoted(self, name: str) -> str:
-        """A name as it stands in the engine's SQL."""
+        """Return a name in the form that the engine's SQL needs."""
 
     def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
-        """Write all rows as new data files; none existing is touched.
+        """Write all rows as new data files. Existing files do not change.
 
         The commit declares them `just_written` (`Staging.add_files`), because they need not be on disk yet.
 
-        Returns: one row a file, columns of `file_columns.ADD_SCHEMA`, with statistics; zero rows give zero files.
+        Returns: One row per file, as `file_columns.ADD_SCHEMA`, with statistics. Without rows there is no file.
 
         Raises:
-            ConstraintViolationError: A row breaks a check or NOT NULL. Files written so far stay as orphans that no
-                commit names; vacuum removes them.
-            StorageError: e.g. a full disk. The same holds.
+            ConstraintViolationError: A row breaks a check or NOT NULL. Files that were written by then belong to no
+                commit, and vacuum deletes them.
+            StorageError: For example, the disk is full. The same applies to its files.
         """
 
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
-        """Rewrite files without evaluating an expression: each plan's rows, in order, become new files (compaction).
+        """Rewrite files without evaluating an expression. The rows of each plan, in order, become new files
+        (compaction).
 
         Returns and raises as `write`.
         """
 
     def to_arrow(self, relation: Relation, limit: int | None = None) -> pa.Table:
-        """Collect all rows, or any `limit` of them. Timestamps in UTC at microseconds."""
+        """Collect all rows, or any `limit` of them. Timestamps are in UTC, in microseconds."""
 
     def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
-        """The rows as a stream in bounded memory."""
+        """Return the rows as a stream in bounded memory."""

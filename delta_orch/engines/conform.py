@@ -1,8 +1,8 @@
-"""Arrow data in the types and the column order of a table.
+"""Converts Arrow data to the types and the column order of a table.
 
-Columns and struct fields match by name, an exact match first, then without regard to case. Those that are missing are
-null, those that are too many are left out. Every other change is a lossless cast, except for timestamps: files may hold
-nanoseconds, which Delta reads as microseconds.
+Columns and struct fields match by name, an exact match first, then without regard to case. Missing columns are null,
+and extra columns are dropped. Every other change is a lossless cast, except for timestamps. Files may hold nanoseconds,
+which Delta reads as microseconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def conform_batch(batch: pa.RecordBatch, target: pa.Schema, *, lossless: bool) -
 
 
 def conform_table(table: pa.Table, target: pa.Schema, *, lossless: bool) -> pa.Table:
-    """As `conform_batch`, for a table with at least one column."""
+    """Convert a table with at least one column, as `conform_batch` does."""
     if table.schema.equals(target):
         return table
     names = NamePositions(table.schema.names)
@@ -55,8 +55,8 @@ def conform_column(column: Column, target: pa.DataType, *, lossless: bool, path:
     """A column in another type that can hold its values.
 
     Args:
-        lossless: Refuse timestamps finer than a microsecond instead of cutting them off.
-        path: What an error calls the column.
+        lossless: Refuse timestamps finer than a microsecond instead of truncating them.
+        path: The name of the column in errors.
 
     Raises:
         SchemaMismatchError: A value does not fit the type.
@@ -88,8 +88,8 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
     if types.is_null(target) or types.is_null(array.type):
         if types.is_null(target) and array.null_count < len(array):
             raise SchemaMismatchError(
-                f"Column {path} is void and takes nothing but null",
-                remedy="Leave the column out: its type is not known yet",
+                f"Column {path} is void and accepts only nulls",
+                remedy="Leave the column out, because its type is not known yet",
                 column=path,
             )
         return nulls_of(len(array), target)
@@ -116,7 +116,7 @@ def _rebased(array: pa.Array, path: str) -> pa.Array:
     if last - first > _MOST_BYTES:
         raise SchemaMismatchError(
             f"Column {path} has a value of more than {_MOST_BYTES} bytes",
-            cause="Parquet and the readers of Delta hold no longer ones",
+            cause="Parquet files and readers of Delta do not support longer values",
             remedy="Split the value, or store it as a file and its path in the table",
             column=path,
         )
@@ -124,7 +124,7 @@ def _rebased(array: pa.Array, path: str) -> pa.Array:
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    # Arrow takes nothing from views.
+    # Arrow cannot take elements from views.
     kind, dictionary = array.type.value_type, array.dictionary
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         plain = pc.cast(dictionary, pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
@@ -203,7 +203,7 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
     lengths = pc.coalesce(pc.cast(pc.list_value_length(array), pa.int64()), 0)
     ends = pc.cast(pc.cumulative_sum(lengths), pa.int32())
     offsets = pa.concat_arrays([literal_array([0], INTEGER), ends])
-    # They have no nulls. Arrow 25 accepts no validity bitmap in them, even without nulls.
+    # Run-end encoded arrays have no nulls. Arrow 25 accepts no validity bitmap in them, even without nulls.
     offsets = pa.Array.from_buffers(offsets.type, len(offsets), [None, offsets.buffers()[1]])
     values = conform_column(pc.list_flatten(array), target.value_type, lossless=lossless, path=element)
     return pa.ListArray.from_arrays(offsets, values, type=target, mask=pc.is_null(array) if array.null_count else None)
@@ -212,7 +212,7 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
 def _conform_timestamp(array: pa.Array, target: pa.DataType, lossless: bool) -> pa.Array:
     source = array.type
     if pa.types.is_timestamp(source) and source.unit == "ns" and not lossless:
-        # Towards the past, as Spark does; a cast would cut towards 1970.
+        # Round towards the past, as Spark does. A cast would round towards 1970.
         nanos = array.view(pa.int64())
         cut = pc.divide(nanos, _NANOS_PER_MICRO)
         rest = pc.subtract(nanos, pc.multiply(cut, _NANOS_PER_MICRO))

@@ -1,7 +1,7 @@
-"""Which column of a data file is a column of the table.
+"""Finds the columns of a table in a data file.
 
-Files know a column by its physical name, and in mode `id` by its field id (PROTOCOL, "Reader Requirements for Column
-Mapping").
+Files have columns under their physical names, and in mode `id` with their field ids (PROTOCOL, "Reader Requirements for
+Column Mapping").
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _PARQUET_ID = b"PARQUET:field_id"
 
 
 class NamePositions:
-    """Where names stand: an exact match first, then one that differs only in case; of several the first one."""
+    """The positions of names. An exact match comes first, then a match without regard to case. If there are several,
+    the first counts."""
 
     def __init__(self, names: Sequence[str]) -> None:
         backwards = [(name, index) for index, name in enumerate(names)][::-1]
@@ -32,7 +33,7 @@ class NamePositions:
 
 
 class Candidates(tuple[pa.Field, ...]):
-    """The columns of a file, or the fields of a struct in it, to look up many of them."""
+    """The columns of a file, or the fields of a struct in it, prepared for many lookups."""
 
     @cached_property
     def names(self) -> NamePositions:
@@ -40,53 +41,54 @@ class Candidates(tuple[pa.Field, ...]):
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
-        """Position by field id, of those that have one."""
+        """Return the positions by field id, for columns with an id."""
         ids = (((field.metadata or {}).get(_PARQUET_ID), index) for index, field in enumerate(self))
         return {number: index for number, index in reversed(list(ids)) if number is not None}
 
 
 def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: ColumnMappingMode) -> int | None:
-    """The position of a table's column among the columns of a file, or of a struct in it; None if it does not exist.
+    """Return the position of a table's column among the columns of a file, or of a struct in it. None if it does not
+    exist.
 
     Args:
-        candidates: As `Candidates` where more than one column is looked up among them.
+        candidates: The columns of the file, as `Candidates` if there are several lookups.
     """
     candidate_fields = candidates if isinstance(candidates, Candidates) else Candidates(candidates)
     if mode is ColumnMappingMode.NONE:
         return candidate_fields.names.find(field.name)
-    # Columns that are no columns of the table (`_change_type`) have no id and go by their name.
+    # Columns that do not belong to the table (`_change_type`) have no id and are matched by name.
     if mode is ColumnMappingMode.ID and field_id(field) is not None:
         return candidate_fields.ids.get(str(field_id(field)).encode())
     return candidate_fields.names.find(physical_name(field))
 
 
 def ensure_field_ids(fields: Iterable[StructField], in_file: Candidates, mode: ColumnMappingMode) -> None:
-    """Check that columns which go by field id can be told apart in a file at all (PROTOCOL, "Reader Requirements for
-    Column Mapping").
+    """Check that columns in mode `id` can be identified in a file (PROTOCOL, "Reader Requirements for Column Mapping").
 
     Args:
-        fields: The table's columns that are to be read from the file.
+        fields: The columns of the table to read from the file.
         in_file: All columns of the file.
 
     Raises:
-        SchemaMismatchError: None of the file's columns has an id, so what they are is not known.
+        SchemaMismatchError: No column of the file has an id, so the columns cannot be identified.
     """
     if mode is not ColumnMappingMode.ID or not in_file or in_file.ids:
         return
     name = next((field.name for field in fields if field_id(field) is not None), None)
     if name is not None:
         raise SchemaMismatchError(
-            f"Column {name} goes by its field id, and the columns of the file have none",
+            f"Column {name} is identified by its field id, but the columns of the file have no ids",
             cause="Its writer did not follow the table's column mapping",
-            remedy="Rewrite the file with a writer that knows column mapping",
+            remedy="Rewrite the file with a writer that supports column mapping",
             column=name,
         )
 
 
 def paths_in_file(field: StructField, found: pa.Field, mode: ColumnMappingMode) -> list[str]:
-    """The part of a file's column that belongs to the table's column: the column itself, or fields of structs in it.
+    """Return the part of a file's column that belongs to the table's column: the column itself, or fields of structs in
+    it.
 
-    Returns: Names with dots between, as Arrow's Parquet reader takes them.
+    Returns: Names joined by dots, as Arrow's Parquet reader expects them.
     """
     if not isinstance(field.data_type, StructType) or not pa.types.is_struct(found.type):
         return [found.name]
@@ -96,7 +98,7 @@ def paths_in_file(field: StructField, found: pa.Field, mode: ColumnMappingMode) 
         if index is not None:
             own_paths.append((children[index].name, paths_in_file(child, children[index], mode)))
     is_whole = len(own_paths) == len(children) and all(paths == [name] for name, paths in own_paths)
-    # Of a struct without a wanted field, too, something must be read to know where it is null.
+    # Even a struct without a requested field must be read, to know where it is null.
     if is_whole or not own_paths:
         return [found.name]
     return [f"{found.name}.{path}" for _, paths in own_paths for path in paths]

@@ -26,12 +26,12 @@ _TYPED_VALUE = "typed_value"
 
 
 def have_older_types(store: LogStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode) -> pa.Array:
-    """For each file, whether it holds a column in another type than the table has (PROTOCOL, "Type Widening"). Only
+    """Return for each file whether it holds a column in another type than the table (PROTOCOL, "Type Widening"). Only
     columns whose type was widened are checked.
 
     Args:
-        paths: As in the log.
-        mode: How files know the columns.
+        paths: The paths, as in the log.
+        mode: The mode of column mapping.
 
     Raises:
         MissingFileError, StorageError, TableError: A footer cannot be read.
@@ -42,17 +42,18 @@ def have_older_types(store: LogStore, paths: Sequence[str], schema: StructType, 
 def have_shredded_variants(
     store: LogStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode
 ) -> pa.Array:
-    """For each file, whether a variant in it is shredded. Arguments and errors as `have_older_types`."""
+    """Return for each file whether it holds a shredded variant. Arguments and errors are those of
+    `have_older_types`."""
     return _have(store, paths, lambda file: _has_shredded(schema, file, mode))
 
 
 def have_unknown_columns(
     store: LogStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode, known: Collection[str]
 ) -> pa.Array:
-    """For each file, whether it holds a column, or a field of a struct, that the table does not have any more.
+    """Return for each file whether it holds a column, or a field of a struct, that the table no longer has.
 
     Args:
-        known: Names of columns that files have beside those of the schema.
+        known: Names of columns that files have in addition to the schema.
 
     Other arguments and errors as `have_older_types`.
     """
@@ -64,19 +65,20 @@ def have_unknown_columns(
 
 
 def read_num_rows(store: LogStore, paths: Sequence[str]) -> list[int]:
-    """The number of rows of each file, deleted ones included. Arguments and errors as `have_older_types`."""
+    """Return the number of rows of each file, including deleted rows. Arguments and errors are those of
+    `have_older_types`."""
     return _each(store, paths, lambda metadata: metadata.num_rows)
 
 
 def with_record_counts(store: LogStore, files: pa.Table, table: TableConfiguration) -> pa.Table:
-    """Files as a commit may add them to a table: where it must know how many records a file has, and the statistics do
-    not say so (a checkpoint may leave them out), its footer does.
+    """Return files that a commit may add to a table. If the commit needs the number of records, and the statistics lack
+    it (a checkpoint may omit them), it is read from the footer.
 
     Args:
-        store: Of the table that `files` are of, columns of `file_columns.ADD_SCHEMA`.
-        table: The one that they are added to.
+        store: The store of the table of `files`, which are rows of `file_columns.ADD_SCHEMA`.
+        table: The table to which the files are added.
 
-    Errors as of `have_older_types`.
+    Raises as `have_older_types`.
     """
     needs = table.assigns_row_ids or table.properties.is_iceberg_compatible
     is_asked = pc.is_null(record_counts(files))
@@ -169,7 +171,7 @@ def _has_type(data_type: DataType, arrow_type: pa.DataType) -> bool:
 
 
 def _structs(data_type: DataType, arrow_type: pa.DataType) -> list[tuple[StructType, Candidates]]:
-    """The structs nearest below a column, as the table and as the file has them."""
+    """Return the topmost structs below a column, in the table and in the file."""
     match data_type:
         case StructType() if pa.types.is_struct(arrow_type):
             return [(data_type, Candidates(arrow_type))]
@@ -181,7 +183,7 @@ def _structs(data_type: DataType, arrow_type: pa.DataType) -> list[tuple[StructT
 
 
 def _is_list(arrow_type: pa.DataType) -> bool:
-    """Also those with large offsets, or of fixed size, as other writers' files have them."""
+    """This includes lists with large offsets or of fixed size, which other writers use."""
     return hasattr(arrow_type, "value_field")
 
 

@@ -1,8 +1,8 @@
-"""From Parquet footers to the `stats` of an `add` (PROTOCOL, "Per-file Statistics").
+"""Turns Parquet footers into the `stats` of an `add` (PROTOCOL, "Per-file Statistics").
 
-Both engines write with somebody else's Parquet writer, whose footers already hold every bound. What is left is to turn
-bounds that are right for Parquet into bounds that are right for Delta: a reader may skip a file on their word alone,
-so each is either valid under Spark's ordering (UTF-8 bytes, NaN above all numbers, -0.0 equal to 0.0) or left out.
+Both engines use Parquet writers of other projects, whose footers already hold every bound. This module turns valid
+bounds of Parquet into valid bounds of Delta. A reader may skip a file because of a bound. So each bound is either valid
+in Spark's order (UTF-8 bytes, NaN above all numbers, -0.0 equal to 0.0) or left out.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _read_metadata(filesystem: pafs.FileSystem, path: str) -> pq.FileMetaData:
     try:
         return pq.read_metadata(path, filesystem=filesystem)
     except FileNotFoundError as e:
-        raise MissingFileError(f"The data file {path} is not there", cause=str(e), path=path) from e
+        raise MissingFileError(f"The data file {path} does not exist", cause=str(e), path=path) from e
     except pa.ArrowInvalid as e:
         raise StorageError(f"{path} is not a readable Parquet file", cause=str(e), path=path) from e
     except OSError as e:

@@ -26,7 +26,7 @@ def read_error(error: Exception, path: str) -> DeltaError:
     """The error to raise for what went wrong while a data file was read."""
     if isinstance(error, FileNotFoundError):
         return MissingFileError(
-            f"The data file {path} is not there",
+            f"The data file {path} does not exist",
             cause="The log names it, but vacuum or something else has deleted it",
             remedy="Read a newer version, or restore the file",
             path=path,
