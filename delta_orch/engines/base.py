@@ -142,7 +142,7 @@ class WriteSpec:
         change_type: The value of a last column `_change_type` in the files, so that a `cdc` action may name them.
         directory: The directory of the files below the table's root, `_change_data` for files that hold only changes.
         keep_partition_columns: Files hold the partition columns too, after the others.
-        random_prefix_length: The length of random directory names for the files. 0 writes directly into the table's
+        random_prefix_length: The length of random directory names for the files. None writes directly into the table's
             directory.
         data_page_version: `1.0` or `2.0`.
         page_checksums: Whether pages have checksums. Spark writes them in any case.

@@ -203,7 +203,7 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
     lengths = pc.coalesce(pc.cast(pc.list_value_length(array), pa.int64()), 0)
     ends = pc.cast(pc.cumulative_sum(lengths), pa.int32())
     offsets = pa.concat_arrays([literal_array([0], INTEGER), ends])
-    # Run-end encoded arrays have no nulls. Arrow 25 accepts no validity bitmap in them, even without nulls.
+    # Offsets have no nulls. Arrow 25 accepts no validity bitmap in them, even without nulls.
     offsets = pa.Array.from_buffers(offsets.type, len(offsets), [None, offsets.buffers()[1]])
     values = conform_column(pc.list_flatten(array), target.value_type, lossless=lossless, path=element)
     return pa.ListArray.from_arrays(offsets, values, type=target, mask=pc.is_null(array) if array.null_count else None)

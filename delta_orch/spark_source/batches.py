@@ -1,4 +1,4 @@
-"""`foreachBatch`: the batches of a stream through a verb, each exactly once, at the speed of Spark's own writer."""
+"""`foreachBatch`: writes the batches of a stream with a verb, each exactly once, at the speed of Spark's own writer."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ _QUERY_ID = "sql.streaming.queryId"
 def write_batches(
     table: DeltaTable, verb: BatchVerb | None = None, *, txn_app_id: str | None = None
 ) -> Callable[[DataFrame, int], None]:
-    """A function for `writeStream.foreachBatch`: each batch becomes one commit with `txn(query id, batch id)`. Spark
-    may give a batch again, after any failure; the table takes it once.
+    """Return a function for `writeStream.foreachBatch`. Each batch becomes one commit with `txn(query id, batch id)`.
+    Spark may repeat a batch after a failure, but the table gets it once.
 
         stream.writeStream.foreachBatch(write_batches(table)).option("checkpointLocation", …).start()
         write_batches(table, lambda table, rows, txn: table.upsert(rows, ["id"], txn=txn))
 
     Args:
-        verb: Writes the rows with the given `txn`; by default `append`.
-        txn_app_id: Instead of the query's id. Over Spark Connect it is needed. It must be another for each checkpoint.
+        verb: Writes the rows with the given `txn`. The default is `append`.
+        txn_app_id: The application id, by default the query's id. It is required on Spark Connect. Each checkpoint
+            needs a different one.
 
-    Raises (while a batch is written): InvalidRequestError: The session does not tell the query's id, and no
-        `txn_app_id` is given. Otherwise as the verb. The query stops. After a restart it continues from its checkpoint.
+    Raises (while a batch is written): InvalidRequestError: The session does not provide the query's id, and no
+    `txn_app_id` is given. Other errors: As the verb. The query stops. After a restart it continues from its checkpoint.
     """
 
     def write(rows: DataFrame, batch_id: int) -> None:
@@ -50,8 +51,8 @@ def _query_id(rows: DataFrame) -> str:
     query_id = None if is_connect(session) else session.sparkContext.getLocalProperty(_QUERY_ID)
     if not query_id:
         raise InvalidRequestError(
-            "The session does not tell the id of the streaming query",
-            cause="Spark Connect keeps it to itself",
-            remedy='Pass txn_app_id="…", another one for each checkpoint',
+            "The session does not provide the id of the streaming query",
+            cause="Spark Connect does not pass the id to foreachBatch",
+            remedy='Pass txn_app_id="…", with a different text for each checkpoint',
         )
     return str(query_id)

@@ -1,7 +1,7 @@
-"""The objects that Spark sends to its Python workers. It travels by value, so that a worker without this package can
-say so.
+"""The objects that Spark sends to its Python workers. They are sent with their code, so that a worker without this
+package can report that.
 
-Nothing here may need the package before `ensure_package` has answered.
+No code here may need the package before `ensure_package` returns.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 def ensure_package() -> None:
-    """Raises ImportError, in words, where this package is not installed."""
+    """Raise ImportError with an explanation if this package is not installed."""
     try:
         import delta_orch._version  # noqa: F401
     except ImportError:
-        # Without its cause: of an error in a worker, users see the first line first.
+        # The cause is dropped, because users see the first line of an error in a worker first.
         raise ImportError(
             "delta_orch is not installed on the Spark workers. The format delta_orch reads and writes files there. "
-            "Install delta-orch where the executors run Python, or use DeltaTable and to_spark, which do not need it"
+            "Install delta-orch in the Python of the executors, or use DeltaTable and to_spark, which do not need it"
         ) from None
 
 
 class SourceOnWorkers(DataSource):  # type: ignore[misc]
-    """The part of a `DeltaOrchSource` that its tasks receive. Spark sends it for its name."""
+    """The part of a `DeltaOrchSource` that its tasks receive. Spark needs it only for its name."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,7 +48,7 @@ class SourceOnWorkers(DataSource):  # type: ignore[misc]
 
 
 class TaskPartition(InputPartition):  # type: ignore[misc]
-    """A `ScanTask`, pickled. Its text is short: Spark logs it, and a task may hold credentials."""
+    """A pickled `ScanTask`. Its text is short, because Spark logs it, and a task may hold credentials."""
 
     def __init__(self, task: ScanTask) -> None:
         import pickle
@@ -61,8 +61,8 @@ class TaskPartition(InputPartition):  # type: ignore[misc]
 
 
 def read_partition(partition: InputPartition | None, schema_json: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a `TaskPartition`, with the columns that Spark asked for."""
-    # Without a partition Spark still makes one: of no value, or, in 4.0, None.
+    """Return the rows of a `TaskPartition`, with the columns that Spark requested."""
+    # If there is no partition, Spark still makes one: without a value, or None in Spark 4.0.
     if partition is None or partition.value is None:
         return
     ensure_package()
@@ -78,8 +78,8 @@ def read_partition(partition: InputPartition | None, schema_json: str) -> Iterat
 
 
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """The result of a task: `outcome` is an Arrow stream of the files, or a pickled error. `query_id` is the stream's,
-    `overwrite_mode` the session's setting. Spark gives both only to tasks."""
+    """The result of a task. `outcome` is an Arrow stream of the files, or a pickled error. `query_id` is the id of the
+    stream, and `overwrite_mode` the setting of the session. Spark passes both only to tasks."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 
 def write_task(spec: bytes | None, schema_json: str, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Write the rows of one task. `spec` is what `PlannedWrite.spec` gives, pickled; without it nothing is left to
+    """Write the rows of one task. `spec` is the pickled result of `PlannedWrite.spec`. Without it, there is nothing to
     write."""
     from pyspark import TaskContext
 
@@ -115,7 +115,7 @@ def write_task(spec: bytes | None, schema_json: str, batches: Iterator[pa.Record
 
 
 class RowReader(DataSourceReader):  # type: ignore[misc]
-    """The half of a reader that executors need; the other half plans."""
+    """The part of a reader that executors need. The other part plans."""
 
     def __init__(self, schema_json: str, plan: Callable[[], list[InputPartition]] | None) -> None:
         self.schema_json = schema_json
@@ -147,7 +147,7 @@ except ImportError:
 
 
 class RowStreamReader(*_STREAM_READER):  # type: ignore[misc]
-    """The half of a stream's reader that executors need; `planner`, a `StreamPlanner`, stays with the driver."""
+    """The part of a stream's reader that executors need. `planner`, a `StreamPlanner`, stays on the driver."""
 
     def __init__(self, schema_json: str, planner: Any, offset: Callable[[dict[str, JsonValue]], Any] | None) -> None:
         self.schema_json = schema_json
@@ -200,7 +200,7 @@ class RowWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         pickle.loads(self.plan).commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leaves the files to vacuum: no commit names them, or one whose answer was lost does."""
+        """Do nothing. Vacuum deletes the files, unless a commit whose answer was lost names them."""
 
 
 class BatchWriter(_Writer, _StreamWriter):  # type: ignore[misc]
@@ -212,7 +212,8 @@ class BatchWriter(_Writer, _StreamWriter):  # type: ignore[misc]
         pickle.loads(self.plan).commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Leaves the files to vacuum: Spark may call this after a commit that has succeeded."""
+        """Do nothing. Vacuum deletes the files, unless a commit names them: Spark may call this after a successful
+        commit."""
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

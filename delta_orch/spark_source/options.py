@@ -1,4 +1,4 @@
-"""The options of the format `delta_orch`, to read, write and stream, under the names that Delta on Spark has."""
+"""Parses the options of the format `delta_orch` for reads, writes and streams, under the names of Delta on Spark."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _INSTEAD = {
     "schematrackinglocation": "Leave it out: docs/streaming.md says what happens when columns change",
     "datachange": "Use DeltaTable(…).optimize(), which changes no rows",
 }
-"""Options of others, in lower case."""
+"""Options of other formats, in lower case."""
 _OF_ROWS = ("versionAsOf", "timestampAsOf", "columns", "where", "rowTracking")
 _OF_CHANGES = ("startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp", "allowOutOfRange")
 
@@ -87,7 +87,7 @@ class ReadOptions:
         where: A predicate in Spark SQL; None for all rows.
         row_tracking: Whether to add `row_id` and `row_commit_version`.
         changes: The arguments of `DeltaTable.changes`; None to read rows.
-        max_partition_bytes: The most bytes of files in a partition. A larger file is a partition of its own.
+        max_partition_bytes: The maximal size of a partition, in bytes of files. A larger file is its own partition.
     """
 
     path: str
@@ -130,11 +130,11 @@ class StreamOptions:
     """The options of a stream.
 
     Attributes:
-        starting_version: A number, or `latest` for what comes from now on; None for the whole table first.
-        starting_timestamp: Alternatively.
-        read_change_feed: Changes instead of rows.
-        max_files, max_bytes: About how much a batch reads; at least one file.
-        ignore_deletes, ignore_changes, skip_change_commits: What to do about commits that do not only add rows.
+        starting_version: A number, or `latest` to read only new versions. None reads the whole table first.
+        starting_timestamp: The time of the first version to read, instead of `starting_version`.
+        read_change_feed: Whether to read changes instead of rows.
+        max_files, max_bytes: The approximate maximum for a batch, at least one file.
+        ignore_deletes, ignore_changes, skip_change_commits: How to handle commits that do not only add rows.
         allow_dropped, allow_renamed: Follow such changes of columns when a query is started again.
     """
 
@@ -171,7 +171,9 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     _ensure_path(values)
     version = values.get("startingVersion")
     if version is not None and "startingTimestamp" in values:
-        raise InvalidRequestError("startingVersion and startingTimestamp exclude each other", remedy="Give one")
+        raise InvalidRequestError(
+            "startingVersion and startingTimestamp exclude each other", remedy="Pass only one of them"
+        )
     if version is not None and version.lower() != "latest":
         version = str(parse_integer(values, "startingVersion"))
     max_files, max_bytes = parse_integer(values, "maxFilesPerTrigger"), _size(values, "maxBytesPerTrigger")
@@ -236,7 +238,9 @@ def by_known_names(options: Mapping[str, str], names: Sequence[str], others: Map
             )
         if canonical in values:
             raise InvalidRequestError(
-                f"The option {canonical} is given twice, under two names", remedy="Give one", option=canonical
+                f"The option {canonical} is given twice, under two names",
+                remedy="Pass only one of them",
+                option=canonical,
             )
         values[canonical] = value
     return values
@@ -316,7 +320,7 @@ def _json(text: str, name: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        # The text may hold credentials, and the cause would quote it.
+        # The cause is not shown, because it would quote the text, which may hold credentials.
         raise _not_json(name, "JSON") from None
 
 
@@ -365,7 +369,7 @@ class WriteRequest:
 
     @property
     def txn(self) -> TxnId | None:
-        """The key of a batch write."""
+        """Return the key of a batch write."""
         if self.app_id is None or self.txn_version is None:
             return None
         return TxnId(self.app_id, self.txn_version)
@@ -376,7 +380,7 @@ class WriteRequest:
         if not is_overwrite and (self.replace_where is not None or dynamic or self.overwrite_schema):
             raise InvalidRequestError(
                 "The options replaceWhere, partitionOverwriteMode and overwriteSchema are those of an overwrite",
-                remedy='Use .mode("overwrite"), or leave them out',
+                remedy='Use .mode("overwrite"), or leave these options out',
             )
 
 
@@ -384,7 +388,8 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
     """Parse the options. Names match without regard to case.
 
     Raises:
-        InvalidRequestError: An option is unknown or given twice, a value does not parse, or two do not go together.
+        InvalidRequestError: An option is unknown or given twice, a value does not parse, or two options contradict each
+            other.
     """
     properties = {name: value for name, value in options.items() if name.lower().startswith(_PROPERTY)}
     others = {name: value for name, value in options.items() if name not in properties}
@@ -397,12 +402,12 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
         )
     merge, over = parse_boolean(values, "mergeSchema"), parse_boolean(values, "overwriteSchema")
     if merge and over:
-        raise InvalidRequestError("mergeSchema and overwriteSchema exclude each other", remedy="Give one")
+        raise InvalidRequestError("mergeSchema and overwriteSchema exclude each other", remedy="Pass only one of them")
     app_id, version = values.get("txnAppId"), parse_integer(values, "txnVersion")
     if is_stream and version is not None:
         raise InvalidRequestError("A stream's txnVersion is its batch id", remedy="Leave the option out")
     if not is_stream and (app_id is None) != (version is None):
-        raise InvalidRequestError("txnAppId and txnVersion belong together", remedy="Give both, or neither")
+        raise InvalidRequestError("txnAppId and txnVersion belong together", remedy="Pass both options, or neither")
     mode = values.get("partitionOverwriteMode", "").lower() or None
     if mode not in (None, "static", "dynamic"):
         raise InvalidRequestError(f"The option partitionOverwriteMode must be static or dynamic, not {mode!r}")

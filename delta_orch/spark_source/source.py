@@ -68,18 +68,18 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         return "delta_orch"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...] | str:
-        """Pickled for another planner, or, after a plan, for workers: these may lack this package."""
+        """Pickle the source for another planner, or after planning for workers, which may lack this package."""
         return (SourceOnWorkers, (dict[str, str](),)) if self._has_planned else super().__reduce_ex__(protocol)
 
     def schema(self) -> SparkStructType:
-        """pyspark's `StructType`; all columns are nullable. Spark calls it once per `load`. It pins the version."""
-        # Spark compares a column of `char` with constants as for a table of its own.
+        """Return pyspark's `StructType`, with nullable columns. Spark calls it once per `load`. It pins the version."""
+        # Spark compares a `char` column with constants as in its own tables.
         return spark_schema(plain_schema(self._source().schema, CHAR_VARCHAR_TYPE))
 
     def reader(self, schema: SparkStructType) -> DataSourceReader:
-        """The reader of the columns in `schema`: those of the table, or those that the user named."""
+        """Return the reader of the columns in `schema`, which are those of the table or those that the user named."""
         source, columns = self._source(), parse_schema(schema.json())
-        # Streams and batches have different options; this tells them apart.
+        # Streams and batches have different options, which are parsed separately.
         parse_options(self.options)
         _ensure_columns(columns, source.schema)
         self._has_planned = True
@@ -88,13 +88,13 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         )
 
     def streamReader(self, schema: SparkStructType) -> DataSourceStreamReader:
-        """The reader of a stream, from the version whose columns `schema` returned."""
+        """Return the reader of a stream, from the version whose columns `schema` returned."""
         from delta_orch.spark_source.stream import Offset, StreamPlanner
 
         if not hasattr(RowStreamReader, "reportLatestOffset"):
             raise UnsupportedError(
                 'readStream of the format "delta_orch" needs Spark 4.2 or later',
-                cause="Before it, a Python source is not told where a batch starts",
+                cause="Earlier releases do not tell a Python source where a batch starts",
                 remedy="Use a newer Spark, or poll DeltaTable.changes in a batch job",
             )
         pinned = self.__dict__.get("_pinned")
@@ -105,13 +105,15 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         return RowStreamReader(serialize_schema(columns), planner, Offset.from_json)
 
     def writer(self, schema: SparkStructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of a batch write, planned now: what cannot be written is refused before a task starts."""
+        """Return the writer of a batch write. It is planned now, so that an invalid write is refused before a task
+        starts."""
         from delta_orch.spark_source.writer import row_writer
 
         return row_writer(parse_write_options(self.options), schema_of_rows(schema), overwrite)
 
     def streamWriter(self, schema: SparkStructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The writer of a stream's batches. Its commits carry `txn(query id, batch id)`: each happens once."""
+        """Return the writer of a stream's batches. Its commits have `txn(query id, batch id)`, so each batch is written
+        once."""
         from pyspark.sql import datasource
 
         from delta_orch.spark_source.writer import batch_writer
@@ -119,13 +121,13 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise UnsupportedError(
                 'writeStream of the format "delta_orch" needs Spark 4.1 or later',
-                cause="Before it, a Python sink of a stream gets no Arrow batches",
+                cause="Earlier releases pass no Arrow batches to a Python sink",
                 remedy="Use foreachBatch with write_batches",
             )
         return batch_writer(parse_write_options(self.options, is_stream=True), schema_of_rows(schema), overwrite)
 
     def _source(self) -> _Source | _Shape:
-        # Spark pickles this object after `schema`: the version is part of it from then on.
+        # Spark pickles this object after `schema`, so it includes the version.
         pinned: _Source | _Shape | None = self.__dict__.get("_pinned")
         if pinned is None:
             pinned = _Shape(self.options) if is_of_stream(self.options) else _Source(parse_options(self.options))
@@ -134,7 +136,7 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
 
 class _Shape:
-    """The version whose columns a stream has."""
+    """Return the version whose columns a stream has."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         from delta_orch.spark_source.stream import StreamPlanner
@@ -147,7 +149,7 @@ class _Shape:
 
 
 class _Source:
-    """The rows or changes that options name, at the version they had first."""
+    """Return the rows or changes that the options select, at the pinned version."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = _at_version(options)
@@ -157,14 +159,14 @@ class _Source:
 
     @property
     def version(self) -> int:
-        """The newest version to read."""
+        """Return the newest version to read."""
         if self._range is not None:
             return max(self._range) if self._range[0] <= self._range[1] else self._range[1]
         assert self._version is not None
         return self._version
 
     def tasks(self, columns: tuple[str, ...]) -> list[ScanTask]:
-        """The work, cut into pieces; `columns` are some of `schema`."""
+        """Return the tasks of the read. `columns` are some columns of `schema`."""
         max_bytes = self._options.max_partition_bytes
         if self._options.changes is None:
             return self._scan(columns).tasks(max_bytes)
@@ -178,7 +180,7 @@ class _Source:
             self._version = snapshot.version
         else:
             snapshot = table.snapshot(self._version)
-        # Columns the user named may be fields of structs, which go by other names in the schema.
+        # Columns that the user named may be fields of structs, which have other names in the schema.
         names = columns if options.columns is None else options.columns
         return snapshot.scan(names, options.where, row_tracking=options.row_tracking)
 
@@ -194,12 +196,14 @@ class _Source:
 
 
 def _at_version(options: ReadOptions) -> ReadOptions:
-    """The version that the path names at its end, `path@v1`, unless a table lies at that path."""
+    """Return the version at the end of the path, `path@v1`, unless a table exists at that path."""
     split = split_version(options.path) if options.changes is None else None
     if split is None or DeltaTable(options.path, options.storage_options).exists():
         return options
     if options.version is not None or options.timestamp is not None:
-        raise InvalidRequestError("A table is given two versions", remedy="Leave out @…, or the option")
+        raise InvalidRequestError(
+            "The path and an option set two versions", remedy="Leave out @… in the path, or the option"
+        )
     path, version, timestamp = split
     return replace(options, path=path, version=version, timestamp=timestamp)
 
@@ -211,6 +215,6 @@ def _ensure_columns(asked: StructType, known: StructType) -> None:
             raise SchemaMismatchError(
                 f"The table has no column {field.name} of type {field.data_type}",
                 cause=None if counterpart is None else f"It is of type {counterpart.data_type}",
-                remedy="Leave the schema out, or name columns of the table with their types",
+                remedy="Leave the schema out, or pass columns of the table with their types",
                 column=field.name,
             )

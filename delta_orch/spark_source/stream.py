@@ -1,7 +1,8 @@
-"""`spark.readStream.format("delta_orch")`: which files lie between two offsets, and how far a batch may go.
+"""`spark.readStream.format("delta_orch")`: finds the files between two offsets, and the end of each batch.
 
-An offset is Delta's: a version, how many of its files are read, and whether the version is read whole, as the first one
-of a stream is. An offset is independent of the process, so that a query continues from its checkpoint anywhere.
+Offsets are those of Delta on Spark: a version, the number of its files that were read, and whether the version is read
+completely, like the first version of a stream. An offset does not depend on the process, so a query can continue from
+its checkpoint anywhere.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ if TYPE_CHECKING:
     from delta_orch.storage.base import FileMeta
 
 _LOOKS = 100
-"""After so many polls without anything new, the log is listed: its next commits may have been cleaned up unseen."""
+"""The number of polls without a new version after which the log is listed, because its next commits may have been
+cleaned up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
     """The position of a reader: it has read all versions before `version`, and the first `index` files of it. `first`
-    is where the query began: Spark logs only where its first batch ended."""
+    is the start of the query, because Spark logs only the end of the first batch."""
 
     table_id: str
     version: int
@@ -67,7 +69,7 @@ class Offset:
     first: int | None = None
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Under the names that the checkpoints of Delta's own source have."""
+        """Return the offset under the names that checkpoints of Delta on Spark use."""
         return {
             "sourceVersion": 1,
             "reservoirId": self.table_id,
@@ -79,11 +81,13 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, JsonValue]) -> Offset:
-        """Raises ProtocolViolationError: The checkpoint is another source's."""
+        """Raises ProtocolViolationError if the checkpoint belongs to another source."""
         try:
             fields = value["reservoirId"], value["reservoirVersion"], value["index"], value["isStartingVersion"]
         except KeyError as e:
-            raise ProtocolViolationError("The offset in the checkpoint is not this source's", cause=str(value)) from e
+            raise ProtocolViolationError(
+                "The offset in the checkpoint belongs to another source", cause=str(value)
+            ) from e
         return cls(*fields, value.get("firstVersion"))
 
     @property
@@ -92,7 +96,7 @@ class Offset:
 
 
 class StreamPlanner:
-    """Plans the batches of one query, in the process that Spark keeps for it.
+    """Plans the batches of one query, in the process that Spark runs for it.
 
     Args:
         version: The version whose schema the rows have, for as long as the query runs.
@@ -128,7 +132,7 @@ class StreamPlanner:
         return self._options.read_change_feed
 
     def initial(self) -> Offset:
-        """Where a query without a checkpoint starts.
+        """Return the start of a query without a checkpoint.
 
         Raises VersionNotFoundError, TimestampOutOfRangeError: There is no such version.
         """
@@ -144,16 +148,16 @@ class StreamPlanner:
         return Offset(table_id, start, first=start)
 
     def stop_at_newest(self) -> None:
-        """Take no version into account that is committed from now on."""
+        """Ignore versions that are committed from now on."""
         self._last = self._table.snapshot().version
 
     def latest(self, start: Offset, *, is_limited: bool) -> Offset:
-        """How far a batch from `start` goes.
+        """Return the end of a batch from `start`.
 
         Raises:
-            InvalidRequestError, MetadataChangedError, UnsupportedFeatureError: A version on the way cannot be followed,
-                or the table is another one.
-            VersionNotFoundError: The log was cleaned up before the stream had read it.
+            InvalidRequestError, MetadataChangedError, UnsupportedFeatureError: The stream cannot follow a version, or
+                the table was replaced.
+            VersionNotFoundError: The log was cleaned up before the stream read it.
         """
         self._ensure_same_table(start)
         files, size, at = self._options.max_files, self._options.max_bytes, start
@@ -176,10 +180,11 @@ class StreamPlanner:
         return at
 
     def tasks(self, start: Offset, end: Offset) -> list[ScanTask]:
-        """The work between two offsets. Repeated calls return the same work. Raises as `latest`."""
+        """Return the tasks between two offsets. Repeated calls return the same tasks. Raises as `latest`."""
         self._ensure_same_table(start)
         if start.first != end.first is not None:
-            # Killed in its first batch, a query asks again where to begin. By then the newest version is another one.
+            # If a query was killed in its first batch, it requests the start again. The newest version may have
+            # changed.
             start = replace(start, version=end.first, first=end.first)
         plans, at = [], start
         commits: list[pa.Table] = []
@@ -213,7 +218,7 @@ class StreamPlanner:
             "change_type": string_array(["insert"] * count),
             "commit_version": int64_array([version] * count),
             "commit_timestamp_ms": int64_array([moment] * count),
-            # No predicate leaves out files of a stream.
+            # A stream has no predicate that excludes files.
             "stats": pa.nulls(count, pa.string()),
         }
         columns = [values.get(name) for name in CHANGED_FILE_SCHEMA.names]
@@ -237,8 +242,8 @@ class StreamPlanner:
     def _cleaned_up(self, version: int) -> VersionNotFoundError:
         return VersionNotFoundError(
             f"The stream has not read version {version}, and its commit is no longer in the log",
-            cause="The log was cleaned up, or the table restored from a backup, while the stream was away",
-            remedy="Start a new query with a checkpoint of its own; raise delta.logRetentionDuration above the longest "
+            cause="The log was cleaned up, or the table was restored from a backup, while the stream did not run",
+            remedy="Start a new query with a new checkpoint, and set delta.logRetentionDuration above the longest "
             "pause of a stream",
             version=version,
         )
@@ -263,7 +268,7 @@ class StreamPlanner:
             try:
                 self._ensure_followed(self._log.snapshot(version=version))
             except VersionNotFoundError:
-                # Its commit may be there all the same. Reading the rows finds the remaining differences.
+                # The commit may exist nevertheless. Reading the rows detects the remaining differences.
                 if start.is_starting:
                     raise
         self._checked_from = True
@@ -271,23 +276,24 @@ class StreamPlanner:
     def _ensure_id(self, newest: Snapshot, table_id: str) -> None:
         if newest.metadata.id != table_id:
             raise InvalidRequestError(
-                "The table is not the one that the stream has read",
+                "The table is not the table that the stream read",
                 cause="It was dropped and created again: its id changed",
                 remedy="Start a new query with a checkpoint of its own",
             )
         self._seen = self._log.store.head(commit_path(newest.version))
 
     def _ensure_still_same_table(self, table_id: str, version: int) -> None:
-        """As `_ensure_same_table`, while the query runs. Another table at the same path may have such a version."""
+        """Check the table as `_ensure_same_table` does, while the query runs. Another table at the same path may have
+        such a version."""
         store = self._log.store
-        # Before the known commit: as long as that is there, this one is of the same table.
+        # This commit is older than the known commit. While the known commit exists, both belong to the same table.
         next_seen = store.head(commit_path(version))
         if self._seen is None or store.head(self._seen.path) != self._seen:
             self._ensure_id(DeltaTable(self._options.path, self._options.storage_options).snapshot(), table_id)
         self._seen = next_seen
 
     def _files(self, at: Offset) -> pa.Table:
-        """The files of a version in an order that never changes."""
+        """Return the files of a version in a fixed order."""
         key = (at.version, at.is_starting)
         if key not in self._known:
             self._known[key] = self._starting_files(at.version) if at.is_starting else self._new_files(at.version)
@@ -304,7 +310,7 @@ class StreamPlanner:
             self._ensure_followed(self._log.snapshot(version=version))
         adds, removes = _changing(commit.adds), _changing(commit.removes)
         if self._is_feed:
-            # All of a commit, or nothing: an update is a pair of rows.
+            # A commit is read completely or not at all, because an update is a pair of rows.
             return adds.select(SCAN_COLUMNS)
         options = self._options
         if removes.num_rows and options.skip_change_commits:
@@ -318,17 +324,17 @@ class StreamPlanner:
     def _not_appended(self, commit: Commit, what: str, option: str) -> InvalidRequestError:
         return InvalidRequestError(
             f"Version {commit.version} {what} rows that the stream may have read",
-            cause="A stream of rows can only tell of new ones",
+            cause="A stream of rows can only return new rows",
             remedy=f"Read the changes (readChangeFeed), or set skipChangeCommits to pass over it, or {option}",
             version=commit.version,
         )
 
     def _ensure_followed(self, state: Snapshot) -> None:
-        """Whether files of a version can be read with the columns that the query has.
+        """Check that files of a version can be read with the columns of the query.
 
         Raises:
             MetadataChangedError: The columns changed after the query was started.
-            UnsupportedFeatureError: They changed before, in a way that loses or renames values.
+            UnsupportedFeatureError: The columns changed before, in a way that loses or renames values.
         """
         ours, theirs = self._shape, state
         is_repartitioned = ours.configuration.physical_partitions != theirs.configuration.physical_partitions
@@ -337,7 +343,7 @@ class StreamPlanner:
                 raise MetadataChangedError(
                     f"Version {theirs.version} changed the columns of the table",
                     cause="A query keeps the columns with which it was started",
-                    remedy="Start the query again from its checkpoint: it goes on with the new columns",
+                    remedy="Start the query again from its checkpoint. It continues with the new columns",
                     winning_version=theirs.version,
                 )
             return
