@@ -122,7 +122,7 @@ def test_a_log_with_a_name_that_is_too_long_to_be_looked_up(engine: SparkEngine,
     adds, schema, _ = written(engine, files)
     for column, value in (("size", pa.array([0])), ("path", pa.array(["a/" * 3000 + "f.parquet"]))):
         adds = adds.set_column(adds.schema.get_field_index(column), column, value)
-    with pytest.raises(StorageError, match="The data files cannot be listed"):
+    with pytest.raises(StorageError, match="Cannot look up data files"):
         files.scan(engine, adds, schema, ("p",))
 
 
