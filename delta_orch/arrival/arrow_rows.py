@@ -42,8 +42,8 @@ class ArrowRows:
     @cached_property
     def _is_whole(self) -> bool:
         """Whether a text file is one row instead of one row per line."""
-        known = ("whole_file",) if self.files.source.format == "text" else ()
-        return ensure_known_options(self.files.source, known).get("whole_file") is True
+        option_names = ("whole_file",) if self.files.source.format == "text" else ()
+        return ensure_known_options(self.files.source, option_names).get("whole_file") is True
 
     def schema(self, number: int) -> pa.Schema:
         """Raises UnreadableFileError."""

@@ -334,8 +334,9 @@ def _version_of_rows(log: TableLog, snapshot: Snapshot, cursor: str) -> int:
 def _restored(log: TableLog, commit: Commit) -> Snapshot | None:
     """Return the version that a commit restored. None if the log does not show it."""
     parameters = (commit.commit_info or {}).get("operationParameters")
-    told = parameters if isinstance(parameters, dict) else {}
-    version, moment = told.get("version"), told.get("timestamp") or told.get("datetime")
+    operation_parameters = parameters if isinstance(parameters, dict) else {}
+    version = operation_parameters.get("version")
+    moment = operation_parameters.get("timestamp") or operation_parameters.get("datetime")
     try:
         if version is not None and str(version).isdecimal():
             return log.snapshot(version=int(version))

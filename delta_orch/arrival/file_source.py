@@ -148,7 +148,7 @@ class FileSource:
         """
         now_ms = time.time_ns() // 1_000_000
         matching = _regular_expression(self.pattern)
-        found = [LISTING_SCHEMA.empty_table()]
+        listings = [LISTING_SCHEMA.empty_table()]
         metas = self._metas(start_path)
         while batch := list(islice(metas, _LISTED_AT_ONCE)):
             files = _columns(batch)
@@ -158,8 +158,8 @@ class FileSource:
             )
             if start_path:
                 is_named = pc.and_(is_named, pc.greater(paths, start_path))
-            found.append(pc.filter(files, is_named))
-        listed = pa.concat_tables(found)
+            listings.append(pc.filter(files, is_named))
+        listed = pa.concat_tables(listings)
         names = ("path",) if self.order == "name" else ("modification_time_ms", "path")
         listed = pc.sort_by(listed, *names)
         if not self.settle_seconds:

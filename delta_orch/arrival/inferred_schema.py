@@ -60,9 +60,9 @@ def schema_of_files(files: SourceFiles, *, whole: bool) -> StructType:
         numbers = numbers[:: max(len(numbers) // SAMPLE_FILES, 1)]
     numbers = [number for number in numbers if files.sizes[number] or files.source.format == "binary"]
     hints = hinted(files)
-    found = _isolated(files, numbers, None if whole else SAMPLE_ROWS)
+    file_schemas = _isolated(files, numbers, None if whole else SAMPLE_ROWS)
     merged = StructType(())
-    for schema in found:
+    for schema in file_schemas:
         merged = _united(merged, schema, files.source.format in ("json", "csv"))
     return StructType(tuple(hints.find(field.name) or field for field in merged))
 
@@ -148,19 +148,19 @@ def _first_fits(
     if not checks:
         return {}
     (answers,) = connection.sql(f"SELECT {', '.join(f'bool_and({c})' for c in checks)} FROM {rows}").fetchall()
-    found = {}
+    column_types = {}
     for place, name in enumerate(names):
         own = answers[place * len(kinds) : (place + 1) * len(kinds)]
-        found[name] = next((kind for kind, fits in zip(kinds, own, strict=True) if fits), STRING)
-    return found
+        column_types[name] = next((kind for kind, fits in zip(kinds, own, strict=True) if fits), STRING)
+    return column_types
 
 
 def _united(ours: StructType, theirs: StructType, is_text: bool) -> StructType:
     """Return the columns of both schemas, in order of appearance."""
     fields = {field.name.lower(): field for field in ours}
     for field in theirs:
-        known = fields.setdefault(field.name.lower(), field)
-        fields[field.name.lower()] = StructField(known.name, _wider(known.data_type, field.data_type, is_text))
+        old_field = fields.setdefault(field.name.lower(), field)
+        fields[field.name.lower()] = StructField(old_field.name, _wider(old_field.data_type, field.data_type, is_text))
     return StructType(tuple(fields.values()))
 
 

@@ -106,12 +106,12 @@ class LoadedFiles:
             MissingFileError: The record does not exist, so the loaded files are unknown.
             StorageError: The record cannot be read.
         """
-        found = cls(store, cursor, recorded, version)
+        record = cls(store, cursor, recorded, version)
         if version < 0:
-            return found
-        with found._open(version) as file:
+            return record
+        with record._open(version) as file:
             segments = file.metadata.metadata[_SEGMENTS]
-        return replace(found, segments=tuple(Segment(**one) for one in orjson.loads(segments)))
+        return replace(record, segments=tuple(Segment(**one) for one in orjson.loads(segments)))
 
     @property
     def versions(self) -> set[int]:
@@ -138,9 +138,9 @@ class LoadedFiles:
 
         Returns: Rows of `listed`, in its order.
         """
-        known = self._look_up(listed)
+        entries = self._look_up(listed)
         # 0: not loaded. 1: loaded. 2: loaded, and changed. 3: set aside. 4: set aside, and changed.
-        states = pc.fill_null(one_chunk(known["state"]).cast(pa.int8()), 0)
+        states = pc.fill_null(one_chunk(entries["state"]).cast(pa.int8()), 0)
         is_new, is_changed = (pc.is_in(states, value_set=_codes(codes)) for codes in ([0, 4], [2]))
         return pc.filter(listed, is_new), pc.filter(listed, is_changed)
 

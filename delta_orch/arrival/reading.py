@@ -160,9 +160,9 @@ class RowNumbers:
         begins = np.maximum.accumulate(np.where(is_first, places, 0))
         # Rows before the first change belong to the last file of the previous batch.
         goes_on = np.cumsum(is_first) == 0
-        found = places - begins + 1 + np.where(goes_on, self._count, 0)
-        self._last, self._count = int(numbers[-1]), int(found[-1])
-        return found
+        row_numbers = places - begins + 1 + np.where(goes_on, self._count, 0)
+        self._last, self._count = int(numbers[-1]), int(row_numbers[-1])
+        return row_numbers
 
 
 def _target(files: SourceFiles, schema: pa.Schema | None) -> StructType:
@@ -199,11 +199,11 @@ def _target(files: SourceFiles, schema: pa.Schema | None) -> StructType:
 
 def _problems(value: object, name: str, target: DataType, path: str = "") -> Iterator[str]:
     """Return the parts of a field that do not fit: new fields by their full path, or the value."""
-    known = target.find(name) if isinstance(target, StructType) else None
-    if known is None:
+    table_field = target.find(name) if isinstance(target, StructType) else None
+    if table_field is None:
         yield f"the field {path}{name} is new"
         return
-    inner, values, prefix = known.data_type, [value], f"{path}{name}."
+    inner, values, prefix = table_field.data_type, [value], f"{path}{name}."
     if isinstance(inner, ArrayType) and isinstance(value, list):
         inner, values, prefix = inner.element_type, value, f"{path}{name}.element."
     new = [
@@ -215,5 +215,5 @@ def _problems(value: object, name: str, target: DataType, path: str = "") -> Ite
         for text in _problems(part, field_name, inner, prefix)
         if text.endswith("is new")
     ]
-    shown = orjson.dumps(value).decode()[:60]
-    yield from new[:1] or [f"the value {shown} of {path}{name} is not exactly a {known.data_type}"]
+    value_text = orjson.dumps(value).decode()[:60]
+    yield from new[:1] or [f"the value {value_text} of {path}{name} is not exactly a {table_field.data_type}"]

@@ -112,19 +112,19 @@ class JsonRows:
         for place, field in enumerate(target, 1):
             value, fits = self.values.of_json(f"p[{place}]", field.data_type)
             columns.append(TextColumn(value, fits, as_rescued(f"CAST(p[{place}] AS VARCHAR)")))
-        found = f"SELECT *, json_keys(o) AS ks, CAST(json_extract(o, {pointers}) AS JSON[]) AS p FROM {objects}"
-        found = f"SELECT *, len(ks) = len(list_filter(p, lambda v: v IS NOT NULL)) AS is_plain FROM ({found})"
+        query = f"SELECT *, json_keys(o) AS ks, CAST(json_extract(o, {pointers}) AS JSON[]) AS p FROM {objects}"
+        query = f"SELECT *, len(ks) = len(list_filter(p, lambda v: v IS NOT NULL)) AS is_plain FROM ({query})"
         needs_digits = f"regexp_matches(o, '{EXACT_DIGITS}') AND (NOT is_plain OR {_may_lose_digits(target)})"
         text = f"CASE WHEN {needs_digits} THEN {exact_numbers('o')} WHEN NOT is_plain THEN o END"
         other = f"CASE WHEN json_type(o) <> 'OBJECT' THEN '{NO_OBJECT}' END"
-        found = f"SELECT * EXCLUDE (o), CAST({text} AS JSON) AS t, {other} AS other FROM ({found})"
+        query = f"SELECT * EXCLUDE (o), CAST({text} AS JSON) AS t, {other} AS other FROM ({query})"
         by_name = f"list_transform({lower}, lambda n: {inside}[list_position({folded}, n)])"
         extras = f"array_to_string(list_filter(list_transform(ks, lambda k, i: {extra}), lambda x: x IS NOT NULL), ',')"
-        found = (
+        query = (
             f"SELECT f, other, CASE WHEN t IS NULL THEN p ELSE {by_name} END AS p, "
-            f"CASE WHEN NOT is_plain THEN {extras} END AS extras FROM ({found})"
+            f"CASE WHEN NOT is_plain THEN {extras} END AS extras FROM ({query})"
         )
-        return _select(columns, target, f"({found})", "nullif(extras, '')", other="other")
+        return _select(columns, target, f"({query})", "nullif(extras, '')", other="other")
 
 
 def _may_lose_digits(target: StructType) -> str:

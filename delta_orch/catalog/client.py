@@ -74,8 +74,8 @@ class CatalogClient:
 
         Returns: The endpoints that the server offers.
         """
-        known = _endpoints.get((self.settings, catalog))
-        if known is None:
+        endpoints = _endpoints.get((self.settings, catalog))
+        if endpoints is None:
             query = {"catalog": catalog, "protocol-versions": PROTOCOL_VERSION}
             answer = self._ask("GET", f"{_DELTA}/v1/config", f"open the catalog {catalog}", query=query)
             if isinstance(answer, Refusal):
@@ -92,9 +92,9 @@ class CatalogClient:
                         remedy="Use a Unity Catalog of version 0.6 or later",
                     )
                 raise self._refused(f"open the catalog {catalog}", answer)
-            known = frozenset(str(endpoint) for endpoint in answer.get("endpoints") or ())
-            _endpoints[self.settings, catalog] = known
-        return known
+            endpoints = frozenset(str(endpoint) for endpoint in answer.get("endpoints") or ())
+            _endpoints[self.settings, catalog] = endpoints
+        return endpoints
 
     def load_table(self, name: TableName) -> TableEntry | None:
         """Call `loadTable`. None if there is no such table."""

@@ -142,13 +142,13 @@ def _is_derived(key: str) -> bool:
 
 def _domains(commit: bytes) -> tuple[dict[str, Any], list[str]]:
     """Return the domains of the API that a commit sets, and the domains that it removes."""
-    found = [body for body in _bodies(commit, "domainMetadata") if body["domain"] in _SHARED_DOMAINS]
+    domain_bodies = [body for body in _bodies(commit, "domainMetadata") if body["domain"] in _SHARED_DOMAINS]
     changed = {}
-    for body in found:
+    for body in domain_bodies:
         if not body.get("removed"):
             field = _SHARED_DOMAINS[body["domain"]]
             changed[body["domain"]] = {field: orjson.loads(body["configuration"])[field]}
-    return changed, [body["domain"] for body in found if body.get("removed")]
+    return changed, [body["domain"] for body in domain_bodies if body.get("removed")]
 
 
 def _protocol(protocol: JsonObject) -> dict[str, Any]:

@@ -71,8 +71,8 @@ class TableEntry:
 
 def _parse_commit(commit: Mapping[str, Any]) -> RatifiedCommit:
     file_name, version = str(commit["file-name"]), int(commit["version"])
-    found = _STAGED_NAME.fullmatch(file_name)
-    if found is None or int(found[1]) != version:
+    name_match = _STAGED_NAME.fullmatch(file_name)
+    if name_match is None or int(name_match[1]) != version:
         raise ValueError(f"{file_name!r} is not the name of a staged commit of version {version}")
     return RatifiedCommit(version, file_name, int(commit["file-size"]), int(commit["timestamp"]))
 

@@ -55,14 +55,14 @@ def split_settings(options: Mapping[str, object] | None) -> tuple[CatalogSetting
         InvalidRequestError: The address of the catalog is not set, or invalid.
     """
     given, rest = _given(options)
-    found = _place(given)
-    if found is None:
+    address = _place(given)
+    if address is None:
         raise InvalidRequestError(
             "The address of the catalog is not set",
             cause=f"Neither the storage option {_PLACES[0].lower()} nor the environment variable {_PLACES[0]} is set",
             remedy=f'Pass storage_options={{"{_PLACES[0].lower()}": "https://…", "{_TOKENS[0].lower()}": "…"}}',
         )
-    place, vendor = found
+    place, vendor = address
     if "://" not in place:
         place = f"https://{place}"
     if not place.lower().startswith(("http://", "https://")) or "@" in place or "?" in place:

@@ -125,14 +125,14 @@ class CatalogStore(LogStore):
         return self._adopt(entry)
 
     def _adopt(self, entry: TableEntry) -> TableEntry:
-        known = self._entry
+        old_entry = self._entry
         if self._staging is not None and self._staging.table_id != entry.table_uuid:
             raise self._cannot_create(Refusal(409, "AlreadyExistsException", "It has another id"))
-        if known is not None and known.table_uuid != entry.table_uuid:
+        if old_entry is not None and old_entry.table_uuid != entry.table_uuid:
             raise self._gone("It was dropped, and another table has its name")
-        if known is not None and known.latest_version > entry.latest_version:
+        if old_entry is not None and old_entry.latest_version > entry.latest_version:
             # The answer comes from a replica that lags behind. Ratified commits stay.
-            return known
+            return old_entry
         self._entry = entry
         self._published.intersection_update(entry.commits)
         return entry
@@ -181,12 +181,14 @@ class CatalogStore(LogStore):
         return self._files
 
     def _open_files(self, location: str) -> LogStore:
-        found = parse_location(location)
-        if found is None:
+        parsed_location = parse_location(location)
+        if parsed_location is None:
             files = open_store(location, self._options)
         else:
-            self._vended = VendedOptions(self._client, self.name, location, found.kind, self._options, self._staging)
-            files = open_vended_store(found, self._vended)
+            self._vended = VendedOptions(
+                self._client, self.name, location, parsed_location.kind, self._options, self._staging
+            )
+            files = open_vended_store(parsed_location, self._vended)
         files.external_paths = self._external_paths
         self._files = files
         return files
@@ -329,16 +331,16 @@ class CatalogStore(LogStore):
         files = self._place()
         if files is None:
             return iter(())
-        found = files.list_from(directory, start_name)
+        listed_files = files.list_from(directory, start_name)
         if directory != LOG_DIRECTORY or entry is None or not entry.is_managed:
-            return found
-        return self._as_decided(found, entry, start_name)
+            return listed_files
+        return self._as_decided(listed_files, entry, start_name)
 
     def _as_decided(self, found: Iterator[FileMeta], entry: TableEntry, start_name: str) -> Iterator[FileMeta]:
         by_path: dict[str, FileMeta] = {}
         for meta in found:
-            known = parse_log_path(meta.path.rpartition("/")[2])
-            if known is None or (known.end_version or known.version) <= entry.latest_version:
+            log_path = parse_log_path(meta.path.rpartition("/")[2])
+            if log_path is None or (log_path.end_version or log_path.version) <= entry.latest_version:
                 by_path[meta.path] = meta
         for version, commit in entry.commits.items():
             published = by_path.get(commit_path(version))
@@ -575,11 +577,11 @@ class _Proposal(StagedFile):
         self._request: dict[str, Any] | None = None
 
     def put_if_absent(self, path: str) -> FileMeta:
-        found = parse_log_path(path.rpartition("/")[2])
-        assert found is not None and found.kind is LogFileKind.COMMIT
+        log_path = parse_log_path(path.rpartition("/")[2])
+        assert log_path is not None and log_path.kind is LogFileKind.COMMIT
         if self._before is None:
             return self._store._create(self.data, self._file)
-        return self._store._propose(self, found.version)
+        return self._store._propose(self, log_path.version)
 
     def body(self, version: int) -> dict[str, Any]:
         """Return the request that proposes the commit. The staged file is written first."""

@@ -63,10 +63,10 @@ class VendedOptions(OptionsSource):
         options = self._options
         if options is None or time.time() * 1000 >= self._renew_at_ms:
             if self._table_id is None:
-                found = self._client.table_credentials(self._name, self._operation)
+                credentials = self._client.table_credentials(self._name, self._operation)
             else:
-                found = self._client.staging_credentials(self._table_id)
-            options = self._take(found)
+                credentials = self._client.staging_credentials(self._table_id)
+            options = self._take(credentials)
         return options
 
     def _take(self, credentials: list[VendedCredential] | tuple[VendedCredential, ...]) -> StoreOptions:

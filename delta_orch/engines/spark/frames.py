@@ -95,14 +95,14 @@ _NUMBERS = {
 def _ensure_is_of_tables(field: SparkField) -> None:
     problem = f"The data has the column {field.name} of type {field.dataType.simpleString()}, which "
     try:
-        found = data_type_from_json(field.dataType.jsonValue())
+        delta_type = data_type_from_json(field.dataType.jsonValue())
     except UnsupportedError as e:
         raise SchemaMismatchError(
             f"{problem}no table has",
             remedy="Cast it to a type that tables have, e.g. with CAST(… AS STRING)",
             column=field.name,
         ) from e
-    for inner in types_of(found):
+    for inner in types_of(delta_type):
         if isinstance(inner, IntervalType | GeoType):
             values = "the bytes, ST_AsBinary(…)" if isinstance(inner, GeoType) else f"the number, {_NUMBERS[inner]}"
             raise SchemaMismatchError(
