@@ -91,12 +91,14 @@ def _wrapped(function: FunctionType) -> Callable[..., Any]:
                 if name != "return" and (text := _text_of(annotation)) != "object"
             )
         names = (*code.co_varnames[: code.co_argcount], *[more] * len(args))
-        positional = [
-            parameters[name].fit(value) if name in parameters else value
-            for name, value in zip(names, args, strict=False)
-        ]
-        named = {name: parameters[name].fit(value) if name in parameters else value for name, value in kwargs.items()}
-        return function(*positional, **named)
+        values = list(args)
+        for place, name in enumerate(names[: len(values)]):
+            if name in parameters:
+                values[place] = parameters[name].fit(values[place])
+        for name in kwargs:
+            if name in parameters:
+                kwargs[name] = parameters[name].fit(kwargs[name])
+        return function(*values, **kwargs)
 
     return call
 

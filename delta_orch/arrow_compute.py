@@ -97,8 +97,8 @@ def _caller(function: Any) -> Callable[..., Any]:
             if len(values) < arity or (more and options_of is None):
                 raise TypeError(f"{function.name} takes {arity} values, not {len(values) + len(more)}")
         chosen = options_of(*more, **options) if more or options else None
-        if _compute.Expression in [type(value) for value in values]:
+        if _compute.Expression in map(type, values):
             return _compute.Expression._call(function.name, list(values), chosen)
-        return function.call([_scalar(value) for value in values], chosen)
+        return function.call(list(map(_scalar, values)), chosen)
 
     return call

@@ -55,7 +55,7 @@ def _after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> No
     from delta_orch.log.upkeep.post_commit import do_upkeep
 
     do_upkeep(log, read, commit)
-    if any(key.lower() == _AUTO_COMPACT for key in commit.table.metadata.configuration):
+    if _AUTO_COMPACT in map(str.lower, commit.table.metadata.configuration):
         from delta_orch.verbs.compaction import compact_after
 
         compact_after(log, read, commit)
@@ -1058,7 +1058,8 @@ class DeltaTable(_RowWrites):
         return clean_up_log(self.log, self.log.snapshot(), dry_run=dry_run)
 
     def _target(self, options: CommitOptions) -> tuple[TableLog, TableSnapshot]:
-        return self.log, self.snapshot(options.get("read_version"))
+        version = options.get("read_version")
+        return self.log, self.snapshot() if version is None else self.snapshot(version)
 
     def _target_or_none(self, options: CommitOptions) -> tuple[TableLog, TableSnapshot | None]:
         try:

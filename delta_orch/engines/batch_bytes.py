@@ -158,6 +158,11 @@ def _numpy(values: pa.Array) -> npt.NDArray[np.int64]:
     return numbers[values.offset : values.offset + len(values)]
 
 
+def holds_dictionaries(schema: pa.Schema) -> bool:
+    """Whether a column, not one inside another, is in a dictionary."""
+    return any(map(pa.types.is_dictionary, schema.types))
+
+
 def is_text_dictionary(kind: pa.DataType) -> bool:
     """Whether these are texts or bytes in a dictionary as readers of files make it."""
     is_known = isinstance(kind, pa.DictionaryType) and kind.index_type.equals(_PLACES)
@@ -190,9 +195,9 @@ def keeping_dictionaries(target: pa.Schema, source: pa.Schema, kept: Collection[
     Args:
         kept: Which columns may be; None for all.
     """
-    kinds = {column.name: column.type for column in source if is_text_dictionary(column.type)}
-    if not kinds:
+    if not holds_dictionaries(source):
         return target
+    kinds = {column.name: column.type for column in source if is_text_dictionary(column.type)}
     return pa.schema(
         [
             column.with_type(kinds[column.name])
@@ -218,9 +223,9 @@ def text_dictionaries(batch: pa.RecordBatch, names: Collection[str]) -> list[str
 
 def plain_size(batch: pa.RecordBatch) -> int:
     """The bytes that a batch takes without dictionaries."""
-    names = text_dictionaries(batch, batch.schema.names)
-    if not names:
+    if not holds_dictionaries(batch.schema):
         return int(batch.nbytes)
+    names = text_dictionaries(batch, batch.schema.names)
     held = sum(int(np.sum(np.broadcast_to(value_bytes(batch.column(name)), batch.num_rows))) for name in names)
     return held + int(batch.nbytes)
 

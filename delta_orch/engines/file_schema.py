@@ -65,27 +65,40 @@ def columns_in_files(spec: WriteSpec) -> FileColumns:
     Raises:
         SchemaMismatchError: Nothing is left to write, or a void stands where it cannot be left out.
     """
-    partitions = {name.lower() for name in spec.partition_columns}
-    data = [f for f in spec.schema if f.name.lower() not in partitions]
-    if not any(f.data_type != VOID for f in data) and not spec.keep_partition_columns:
+    return _columns_in_files(
+        spec.schema, spec.partition_columns, spec.keep_partition_columns, spec.extra_columns, spec.change_type
+    )
+
+
+@lru_cache(maxsize=64)
+def _columns_in_files(
+    schema: StructType,
+    partition_columns: tuple[str, ...],
+    keeps_partition_columns: bool,
+    extra_columns: tuple[StructField, ...],
+    change_type: str | None,
+) -> FileColumns:
+    partitions = {name.lower() for name in partition_columns}
+    data = [f for f in schema if f.name.lower() not in partitions]
+    if not any(f.data_type != VOID for f in data) and not keeps_partition_columns:
         raise SchemaMismatchError(
             "The table has no column that a data file could hold",
             cause="It needs at least one column that is neither void nor a partition column",
         )
-    if spec.change_type is not None and spec.schema.find(CHANGE_TYPE) is not None:
+    if change_type is not None and schema.find(CHANGE_TYPE) is not None:
         raise SchemaMismatchError(
             f"The table has a column {CHANGE_TYPE}, and change data files have one of their own",
             remedy="Rename the column, or set delta.enableChangeDataFeed to false",
             column=CHANGE_TYPE,
         )
-    kept = [f for f in spec.schema if f.name.lower() in partitions] if spec.keep_partition_columns else []
-    change = (StructField(CHANGE_TYPE, STRING),) if spec.change_type is not None else ()
+    kept = [f for f in schema if f.name.lower() in partitions] if keeps_partition_columns else []
+    change = (StructField(CHANGE_TYPE, STRING),) if change_type is not None else ()
     table = (
         replace(f, data_type=_without_void(f.data_type, f.name), nullable=True)
         for f in (*data, *kept)
         if f.data_type != VOID
     )
-    return FileColumns(StructType(tuple(table)), as_nullable(StructType((*spec.extra_columns, *change))))
+    return FileColumns(StructType(tuple(table)), as_nullable(StructType((*extra_columns, *change))))
 
 
 def _without_void(data_type: DataType, path: str) -> DataType:

@@ -85,12 +85,19 @@ def statistics_columns(schema: StructType, policy: StatisticsPolicy) -> tuple[St
 
 def statistics_of_files(spec: WriteSpec) -> tuple[StatisticsColumn, ...]:
     """The leaves with statistics in the files of a write, by their physical paths: so files and log know them."""
-    partitions = {name.lower() for name in spec.partition_columns}
-    in_files = StructType(tuple(f for f in spec.schema if f.name.lower() not in partitions))
-    columns = statistics_columns(in_files, spec.statistics)
-    if spec.column_mapping is ColumnMappingMode.NONE:
+    return _statistics_of_files(spec.schema, spec.partition_columns, spec.statistics, spec.column_mapping)
+
+
+@lru_cache(maxsize=64)
+def _statistics_of_files(
+    schema: StructType, partition_columns: tuple[str, ...], policy: StatisticsPolicy, mode: ColumnMappingMode
+) -> tuple[StatisticsColumn, ...]:
+    partitions = {name.lower() for name in partition_columns}
+    in_files = StructType(tuple(f for f in schema if f.name.lower() not in partitions))
+    columns = statistics_columns(in_files, policy)
+    if mode is ColumnMappingMode.NONE:
         return columns
-    return tuple(column._replace(path=physical_path(spec.schema, column.path)) for column in columns)
+    return tuple(column._replace(path=physical_path(schema, column.path)) for column in columns)
 
 
 def read_footer_statistics(
@@ -163,9 +170,11 @@ def serialize_footer_statistics(
     """
     is_nan_counted = (metadata.created_by or "").startswith("parquet-mr")
     chunks = _chunks_by_path(metadata)
-    row_groups = [metadata.row_group(group) for group in (range(metadata.num_row_groups) if groups is None else groups)]
-    list_chunks = [chunks.get(column.path) for column in columns if isinstance(column.data_type, (ArrayType, MapType))]
-    lists = {chunk.index: chunk.null_levels for chunk in list_chunks if chunk is not None and groups is None}
+    row_groups = list(map(metadata.row_group, range(metadata.num_row_groups) if groups is None else groups))
+    lists: dict[int, int] = {}
+    for path, data_type in columns if groups is None else ():
+        if isinstance(data_type, (ArrayType, MapType)) and path in chunks:
+            lists[chunks[path].index] = chunks[path].null_levels
     of_lists = null_counts_of_lists(metadata, lists) if lists else {}
     min_values: dict[str, Statistic] = {}
     max_values: dict[str, Statistic] = {}
@@ -200,7 +209,8 @@ def serialize_footer_statistics(
             _put(min_values, column.path, lower)
         if upper is not None:
             _put(max_values, column.path, upper)
-    stats: dict[str, Statistic] = {"numRecords": sum(group.num_rows for group in row_groups)}
+    num_records = metadata.num_rows if groups is None else sum(group.num_rows for group in row_groups)
+    stats: dict[str, Statistic] = {"numRecords": num_records}
     if says_tight:
         stats["tightBounds"] = True
     for key, values in (("minValues", min_values), ("maxValues", max_values), ("nullCount", null_counts)):

@@ -176,8 +176,11 @@ def body_to_json(action: Action | DeletionVectorDescriptor) -> dict[str, JsonVal
     """The JSON of an action without its name."""
     if isinstance(action, CommitInfo):
         return dict(action.values)
-    values = ((key, getattr(action, attribute)) for attribute, key, _, _ in _FIELDS[type(action)])
-    body = {key: _to_json(value) for key, value in values if value is not None}
+    body: dict[str, JsonValue] = {}
+    for attribute, key, _, _ in _FIELDS[type(action)]:
+        value = getattr(action, attribute)
+        if value is not None:
+            body[key] = _to_json(value)
     return {**body, **action.extra} if isinstance(action, _Extensible) else body
 
 

@@ -64,12 +64,13 @@ _CODES: dict[DataType, str] = {
 
 def string_array(values: Iterable[str | None]) -> pa.StringArray:
     """Strings and nulls. Raises AttributeError for a value of another type."""
-    return _byte_strings([None if v is None else v.encode() for v in values], pa.string(), "i")
+    texts = list(values)
+    return _byte_strings(texts, [b"" if text is None else text.encode() for text in texts], pa.string(), "i")
 
 
 def binary_array(values: Sequence[bytes]) -> pa.LargeBinaryArray:
     """Byte strings, more than 2 GiB where need be."""
-    return _byte_strings(values, pa.large_binary(), "q")
+    return _byte_strings(values, values, pa.large_binary(), "q")
 
 
 def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
@@ -267,7 +268,7 @@ def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
     if data_type == BOOLEAN:
         return bool_array(values)
     if data_type == BINARY:
-        return _byte_strings([None if v is None else bytes(v) for v in values], arrow_type, "i")
+        return _byte_strings(values, [b"" if v is None else bytes(v) for v in values], arrow_type, "i")
     if isinstance(data_type, DecimalType):
         return pc.cast(string_array(None if v is None else f"{Decimal(v):f}" for v in values), arrow_type)
     if data_type == DATE:
@@ -325,13 +326,13 @@ def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _numbers(values: Sequence[Any], arrow_type: pa.DataType, code: str) -> pa.Array:
-    data = array(code, [0 if v is None else v for v in values])
+    data = array(code, [0 if v is None else v for v in values] if None in values else values)
     return pa.Array.from_buffers(arrow_type, len(values), [validity_bitmap(values), pa.py_buffer(data)])
 
 
-def _byte_strings(values: Sequence[bytes | None], arrow_type: pa.DataType, code: str) -> pa.Array:
-    present = [v or b"" for v in values]
-    buffers = [validity_bitmap(values), _offsets(map(len, present), code), pa.py_buffer(b"".join(present))]
+def _byte_strings(values: Sequence[object], data: Sequence[bytes], arrow_type: pa.DataType, code: str) -> pa.Array:
+    """Strings of these bytes, null where the value is None."""
+    buffers = [validity_bitmap(values), _offsets(map(len, data), code), pa.py_buffer(b"".join(data))]
     return pa.Array.from_buffers(arrow_type, len(values), buffers)
 
 

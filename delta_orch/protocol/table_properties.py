@@ -401,7 +401,7 @@ class TableProperties:
     @property
     def is_iceberg_compatible(self) -> bool:
         """Whether a version of Iceberg compatibility is switched on."""
-        return bool(self.iceberg_compat_versions)
+        return self.enable_iceberg_compat_v1 or self.enable_iceberg_compat_v2 or self.enable_iceberg_compat_v3
 
     def ensure_valid(self) -> None:
         """Raise InvalidPropertyError where a property has an invalid value."""

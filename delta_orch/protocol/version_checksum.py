@@ -110,9 +110,12 @@ def parse_version_checksum(data: bytes, path: str) -> VersionChecksum:
 
 def serialize_version_checksum(checksum: VersionChecksum) -> bytes:
     """The content of a version checksum file: one JSON object. Fields that are None are omitted."""
-    values = ((one, getattr(checksum, one.attribute)) for one in _FIELDS)
-    stated = {one.key: one.to_json(value) for one, value in values if value is not None}
-    return orjson.dumps({**stated, **checksum.extra})
+    values: dict[str, JsonValue] = {}
+    for attribute, key, _, to_json, _ in _FIELDS:
+        value = getattr(checksum, attribute)
+        if value is not None:
+            values[key] = value if to_json is None else to_json(value)
+    return orjson.dumps({**values, **checksum.extra})
 
 
 def _parse(values: dict[str, JsonValue]) -> VersionChecksum:
@@ -165,7 +168,7 @@ def _object(value: JsonValue) -> JsonObject:
 
 
 def _bodies(actions: Iterable[Txn | DomainMetadata]) -> list[JsonValue]:
-    return [body_to_json(action) for action in actions]
+    return list(map(body_to_json, actions))
 
 
 def _histogram_to_json(histogram: FileSizeHistogram) -> JsonValue:
@@ -176,17 +179,13 @@ def _histogram_to_json(histogram: FileSizeHistogram) -> JsonValue:
     }
 
 
-def _as_it_is(value: JsonValue) -> JsonValue:
-    return value
-
-
 class _Field(NamedTuple):
-    """How a field is called in Python and in the file, how its value is read and written."""
+    """How a field is called in Python and in the file, how its value is read and written; `to_json` None: as it is."""
 
     attribute: str
     key: str
     parse: Callable[[JsonValue], object]
-    to_json: Callable[[JsonValue], JsonValue] = _as_it_is
+    to_json: Callable[[JsonValue], JsonValue] | None = None
     is_required: bool = False
 
 

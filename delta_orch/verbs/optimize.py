@@ -83,7 +83,7 @@ def optimize(
     if where is not None:
         predicate = resolve_predicate(where, snapshot.schema)
         ensure_partition_predicate(predicate, snapshot.partition_columns, "where")
-    properties = existing_target(snapshot).properties
+    properties = existing_target(snapshot).table.properties
     size = target_file_size_bytes or properties.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
     parameters = {
         "predicate": "[]" if where is None else f"[{where if isinstance(where, str) else predicate}]",

@@ -52,7 +52,7 @@ def purge(
         predicate = resolve_predicate(where, snapshot.schema)
         ensure_partition_predicate(predicate, snapshot.partition_columns, "where")
     log.store.ensure_may_maintain(Maintenance.REORGANIZE, "purge()")
-    properties = existing_target(snapshot).properties
+    properties = existing_target(snapshot).table.properties
     size = properties.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
     parameters = {
         "predicate": "[]" if where is None else f"[{where if isinstance(where, str) else predicate}]",

@@ -210,10 +210,10 @@ def replaced_units(
 
     Raises as `files_of_unit`.
     """
-    if snapshot is None:
+    units = [txn.app_id for txn in parse_txns(options.get("txn")) if txn.replaces]
+    if snapshot is None or not units:
         return ()
     walk, before = LogWalk(log, snapshot.version), {one.unit: one for one in located}
-    units = [txn.app_id for txn in parse_txns(options.get("txn")) if txn.replaces]
     return tuple(
         before[name].at(log, snapshot) if name in before else files_of_unit(walk, snapshot, name) for name in units
     )

@@ -137,20 +137,18 @@ class Source:
 
         Raises InvalidRequestError: The value is not a supported source. Or as `UnitColumn.value`.
         """
-        rows = self._open(engine, target)
+        # A scan also exports Arrow, but without variants. A pandas frame may need a conversion of integers.
+        if engine.accepts(self.data) and not (hasattr(self.data, "to_relation") or hasattr(self.data, "iloc")):
+            rows = engine.relation(self.data)
+        else:
+            from delta_orch.writing.sources import open_source
+
+            rows = open_source(engine, self.data, target)
         if self.unit_column is None:
             return rows
         schema = engine.schema(rows)
         filled = ComputedColumn(self.unit_column.name, self.unit_column.value(schema))
         return engine.project(rows, [*as_they_are(schema.names), filled])
-
-    def _open(self, engine: Engine, target: StructType | None) -> Relation:
-        # A scan also exports Arrow, but without variants. A pandas frame may need a conversion of integers.
-        if engine.accepts(self.data) and not (hasattr(self.data, "to_relation") or hasattr(self.data, "iloc")):
-            return engine.relation(self.data)
-        from delta_orch.writing.sources import open_source
-
-        return open_source(engine, self.data, target)
 
     def as_table(self, schema: StructType) -> StructType:
         """Return the schema of a table that these rows create."""
@@ -253,8 +251,9 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
         target = existing_target(snapshot, definition.get("partition_by") if keeps_partitioning else None)
     if source is not None:
         parameters.setdefault("partitionBy", orjson.dumps(target.partition_columns).decode())
-    txns = resolve_txns(options.get("txn"), target.schema, target.partition_columns)
-    options["txn"] = txns
+    txns: tuple[TxnId, ...] = ()
+    if options.get("txn"):
+        options["txn"] = txns = resolve_txns(options["txn"], target.schema, target.partition_columns)
     late_metrics = options.get("operation_metrics")
     if callable(late_metrics):
         options["operation_metrics"] = None
@@ -269,7 +268,8 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     write = Write(snapshot, target, transaction, engine, txns, plan.within)
     if source is not None:
         write._take(source, relation, definition)
-    write._leave_out([txn.scope for txn in stale if txn.scope is not None])
+    if stale:
+        write._leave_out([txn.scope for txn in stale if txn.scope is not None])
     if isinstance(read := options.get("read_version"), EveryRow) or (plan.is_blind and read is not None):
         transaction.read_whole_table()
     metrics = plan.change(write)
@@ -338,7 +338,8 @@ class Write:
                 if source.redefine is None
                 else source.redefine(before, columns, definition)
             )
-            self.target.stage_metadata(self.transaction, before)
+            if self.target is not before:
+                self.target.stage_metadata(self.transaction, before)
         # As in Delta on Spark, missing nullable columns become null. A missing partition column is an error.
         never_null = () if source.schema_mode is SchemaMode.MERGE else self.target.partition_columns
         if self.target.table.has_rules:
@@ -479,7 +480,8 @@ class Write:
             adds = write_clustered(self.engine, self._rows, clustering, spec)
         else:
             adds = self.engine.write(self._rows, spec)
-        self.ensure_inside_scopes(adds)
+        if self._txns:
+            self.ensure_inside_scopes(adds)
         self.transaction.add_files(adds, just_written=True)
         if change_type is not None:
             self.transaction.add_change_files(adds)

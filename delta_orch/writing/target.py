@@ -32,7 +32,6 @@ from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_check import ensure_distinct_names
 from delta_orch.protocol.schema_edit import Path, resolve_path
 from delta_orch.protocol.table_properties import (
-    TableProperties,
     ensure_no_credential,
     ensure_settable,
     property_texts,
@@ -82,8 +81,12 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
     """
     ensure_options(options, WriteOptions)
     names = TableDefinition.__annotations__
-    definition = {name: value for name, value in options.items() if name in names}
-    commit = {name: value for name, value in options.items() if name not in names}
+    definition: dict[str, object] = {}
+    commit: dict[str, object] = {}
+    for name, value in options.items():
+        (definition if name in names else commit)[name] = value
+    if not definition:
+        return {}, cast(CommitOptions, commit)
     parsed = cast(TableDefinition, definition)
     for name, columns in (("partition_by", parsed.get("partition_by")), ("cluster_by", parsed.get("cluster_by"))):
         if columns:
@@ -128,39 +131,34 @@ class WriteTarget:
     def partition_columns(self) -> tuple[str, ...]:
         return self.table.partition_columns
 
-    @property
-    def properties(self) -> TableProperties:
-        return self.table.properties
-
     def write_spec(self, checks: Sequence[RowCheck] = ()) -> WriteSpec:
         """Return how rows become data files of this table. `delta.targetFileSize` sets the size of files."""
+        table, properties = self.table, self.table.properties
         return WriteSpec(
             store=self.store,
-            schema=self.schema,
-            partition_columns=self.partition_columns,
+            schema=table.schema,
+            partition_columns=table.partition_columns,
             checks=tuple(checks),
             statistics=StatisticsPolicy(
-                self.properties.data_skipping_num_indexed_cols,
-                self.properties.data_skipping_stats_columns,
+                properties.data_skipping_num_indexed_cols,
+                properties.data_skipping_stats_columns,
                 also=self._clustering_columns(),
-                says_tight=self.table.supports("deletionVectors"),
+                says_tight=table.supports("deletionVectors"),
             ),
-            target_file_size_bytes=self.properties.target_file_size_bytes,
-            compression=self.properties.compression_codec,
-            optimize_write=self.properties.optimize_write,
-            column_mapping=self.table.column_mapping,
-            keep_partition_columns=_keeps_partition_columns(self.table),
-            random_prefix_length=(
-                self.properties.random_prefix_length if self.properties.randomize_file_prefixes else None
-            ),
-            page_checksums=self.properties.page_checksums,
-            data_page_version="2.0" if self.properties.parquet_format_version.startswith("2.") else "1.0",
-            shred_variants=self.table.enables("variantShredding"),
+            target_file_size_bytes=properties.target_file_size_bytes,
+            compression=properties.compression_codec,
+            optimize_write=properties.optimize_write,
+            column_mapping=table.column_mapping,
+            keep_partition_columns=_keeps_partition_columns(table),
+            random_prefix_length=properties.random_prefix_length if properties.randomize_file_prefixes else None,
+            page_checksums=properties.page_checksums,
+            data_page_version="2.0" if properties.parquet_format_version.startswith("2.") else "1.0",
+            shred_variants=table.enables("variantShredding"),
         )
 
     def clustering_of_writes(self) -> tuple[Path, ...]:
         """Return the columns by which new rows are ordered before they are written (`delta_orch.clusterOnWrite`)."""
-        return self._clustering_columns() if self.properties.cluster_on_write else ()
+        return self._clustering_columns() if self.table.properties.cluster_on_write else ()
 
     def _clustering_columns(self) -> tuple[Path, ...]:
         if not self.clustering:

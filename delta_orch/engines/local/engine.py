@@ -207,7 +207,8 @@ class LocalEngine:
         size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
         relation = LocalRelation.of(relation)
         # Rows of another part would only wait beside those that the threads share.
-        parts = relation.parts if any(may_be_shared(part, spec) for part in relation.parts) else (relation,)
+        is_shared = bool(relation.parts) and any(may_be_shared(part, spec) for part in relation.parts)
+        parts = relation.parts if is_shared else (relation,)
         files: list[WrittenFile] = []
         for part in parts:
             if part.plan is not None and may_be_shared(part, spec):

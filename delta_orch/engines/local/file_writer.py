@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -15,10 +16,17 @@ import pyarrow.parquet as pq
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
-from delta_orch.engines.batch_bytes import is_text_dictionary, keeping_dictionaries, of_types, plain_size
+from delta_orch.engines.batch_bytes import (
+    holds_dictionaries,
+    is_text_dictionary,
+    keeping_dictionaries,
+    of_types,
+    plain_size,
+)
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_schema import (
     CHANGE_TYPE,
+    FileColumns,
     arrow_file_schema,
     columns_in_files,
     random_prefix,
@@ -32,12 +40,19 @@ from delta_orch.engines.footer_statistics import (
 )
 from delta_orch.engines.local.shapes import as_shapes, schema_with_shapes, shape_types
 from delta_orch.errors import InvalidPropertyError
-from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.protocol.arrow_building import bool_array, int64_array, schema_to_arrow, string_array, string_map_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES
+from delta_orch.protocol.arrow_building import (
+    all_booleans,
+    int64_array,
+    schema_to_arrow,
+    string_array,
+    string_map_array,
+)
 from delta_orch.protocol.partition_values import partition_directory
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import GeoType, holds_geo
 from delta_orch.storage.base import LogStore, storage_error
+from delta_orch.table.column_mapping import ColumnMappingMode
 
 if TYPE_CHECKING:
     from delta_orch.protocol.variant.shred import ShreddingPlan
@@ -113,26 +128,24 @@ class FileLayout:
             raise InvalidPropertyError(
                 f"There is no compression {spec.compression!r}", remedy=f"Use one of {', '.join(sorted(_CODECS))}"
             )
-        columns = columns_in_files(spec)
-        statistics = statistics_of_files(spec)
-        file_schema = arrow_file_schema(columns, spec.column_mapping)
+        columns = _local_columns(columns_in_files(spec), spec.column_mapping)
         return FileLayout(
             spec.store.data_filesystem()[0],
             spec.store,
             spec.random_prefix_length,
             spec.directory,
             spec.partition_names,
-            schema_to_arrow(columns.logical),
-            file_schema,
+            columns.rows,
+            columns.in_file,
             spec.change_type,
             codec,
             spec.data_page_version,
             spec.page_checksums,
-            statistics,
-            tuple(_float_leaves(file_schema, ())),
+            statistics_of_files(spec),
+            columns.float_leaves,
             spec.statistics.says_tight,
             with_nan,
-            shape_types(file_schema, columns.logical) if holds_geo(columns.logical) else {},
+            columns.shapes,
         )
 
     def in_file(self, rows: pa.Table) -> pa.Table:
@@ -165,7 +178,7 @@ class FileLayout:
         name = f"{'cdc' if self.directory else 'part'}-00000-{uuid.uuid4()}.c000{suffix}.parquet"
         prefix = "" if self.prefix_length is None else random_prefix(self.prefix_length)
         directory = partition_directory(self.partition_names, partition) if partition else ""
-        return "/".join(part for part in (self.directory, prefix, directory, name) if part)
+        return "/".join(filter(None, (self.directory, prefix, directory, name)))
 
 
 def shred_column(variants: pa.Array, plan: ShreddingPlan) -> pa.Array:
@@ -194,6 +207,22 @@ class _Renamed:
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         return self.schema.__arrow_c_schema__(), self.batch.__arrow_c_array__()[1]
+
+
+class _LocalColumns(NamedTuple):
+    """The columns of files as `FileLayout` has them."""
+
+    rows: pa.Schema
+    in_file: pa.Schema
+    float_leaves: tuple[ColumnPath, ...]
+    shapes: Mapping[int, pa.DataType]
+
+
+@lru_cache(maxsize=64)
+def _local_columns(columns: FileColumns, mode: ColumnMappingMode) -> _LocalColumns:
+    logical, in_file = columns.logical, arrow_file_schema(columns, mode)
+    shapes = shape_types(in_file, logical) if holds_geo(logical) else {}
+    return _LocalColumns(schema_to_arrow(logical), in_file, tuple(_float_leaves(in_file, ())), shapes)
 
 
 def _float_leaves(fields: Iterable[pa.Field], parent: ColumnPath) -> Iterator[ColumnPath]:
@@ -243,9 +272,10 @@ class FileWriter:
 
     def _open_writer(self, rows: pa.Table) -> pq.ParquetWriter:
         layout = self._layout
+        schema = _with_types(layout.file_schema, rows.schema)
         return pq.ParquetWriter(
             self._sink,
-            schema_with_shapes(_with_types(layout.file_schema, rows.schema), layout.shapes),
+            schema_with_shapes(schema, layout.shapes) if layout.shapes else schema,
             compression=layout.codec,
             use_dictionary=_dictionary_columns(rows),
             data_page_version=layout.data_page_version,
@@ -268,7 +298,7 @@ class FileWriter:
 
         A file that would take more memory than readers allow it for its size (`storage.expansion`) ends before them.
         """
-        if any(map(pa.types.is_dictionary, rows.schema.types)):
+        if holds_dictionaries(rows.schema):
             # One dictionary a column: Arrow writes the first of a row group, and plain values after that.
             rows = rows.unify_dictionaries()
         rows = self._layout.in_file(rows)
@@ -290,8 +320,12 @@ class FileWriter:
                 # Arrow counts no nulls of shapes in footers.
                 found = self._shapes.setdefault(column.path, Found())
                 found.null_count = (found.null_count or 0) + _leaf(rows, column.path).null_count
-        floats = {path: _leaf(rows, path) for path in self._layout.float_leaves}
-        with_nan = [path for path, column in floats.items() if pc.any(pc.is_nan(column)).as_py()]
+        floats: dict[ColumnPath, pa.ChunkedArray] = {}
+        with_nan: list[ColumnPath] = []
+        for path in self._layout.float_leaves:
+            floats[path] = _leaf(rows, path)
+            if pc.any(pc.is_nan(floats[path])).as_py():
+                with_nan.append(path)
         if self._writer is not None and (late := tuple(path for path in with_nan if path not in self._seen)):
             if self._layout.with_nan is not None:
                 raise LateNanError(late, self._layout.float_leaves)
@@ -303,7 +337,9 @@ class FileWriter:
                 self._writer, self._types = self._open_writer(rows), rows.schema
             for path, bounds in self._seen.items():
                 bounds.add(floats[path])
-            self._writer.write_table(as_shapes(rows, self._layout.shapes), row_group_size=max(rows.num_rows, 1))
+            if self._layout.shapes:
+                rows = as_shapes(rows, self._layout.shapes)
+            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
         except OSError as e:
             raise storage_error(e, "write", self._full_path) from e
 
@@ -348,7 +384,7 @@ class FileWriter:
 
 def _with_types(schema: pa.Schema, source: pa.Schema) -> pa.Schema:
     """The schema with the source's types, place by place, where those are texts in dictionaries."""
-    if not any(map(is_text_dictionary, source.types)):
+    if not holds_dictionaries(source):
         return schema
     fields = zip(schema, source.types, strict=True)
     return pa.schema([field.with_type(kind) if is_text_dictionary(kind) else field for field, kind in fields])
@@ -403,15 +439,16 @@ def _leaf(rows: pa.Table, path: ColumnPath) -> pa.ChunkedArray:
 
 def add_table(files: Sequence[WrittenFile], partition_names: Sequence[str]) -> pa.Table:
     """Finished files as rows of `ADD_SCHEMA`, in order."""
+    if not files:
+        return NO_FILES
+    paths, partitions, sizes, times_ms, stats = zip(*files, strict=True)
     columns = {
-        "path": string_array([encode_path(file.path) for file in files]),
-        "partition_values": string_map_array(
-            [dict(zip(partition_names, file.partition, strict=True)) for file in files]
-        ),
-        "size": int64_array([file.size for file in files]),
-        "modification_time": int64_array([file.modification_time_ms for file in files]),
-        "data_change": bool_array([True] * len(files)),
-        "stats": string_array([file.stats for file in files]),
+        "path": string_array(map(encode_path, paths)),
+        "partition_values": string_map_array([dict(zip(partition_names, key, strict=True)) for key in partitions]),
+        "size": int64_array(sizes),
+        "modification_time": int64_array(times_ms),
+        "data_change": all_booleans(True, len(files)),
+        "stats": string_array(stats),
     }
     arrays = [columns[f.name] if f.name in columns else pa.nulls(len(files), f.type) for f in ADD_SCHEMA]
     return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)

@@ -20,7 +20,13 @@ import pyarrow.fs as pafs
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
-from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, plain_size, text_dictionaries
+from delta_orch.engines.batch_bytes import (
+    BATCH_BYTES,
+    cut_by_bytes,
+    keeping_dictionaries,
+    plain_size,
+    text_dictionaries,
+)
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.file_schema import as_nullable
 from delta_orch.engines.footer_statistics import ColumnPath
@@ -84,11 +90,12 @@ def write_relation(
         fillers = column_fillers(spec)
     variants = [f.name for f in spec.schema if f.data_type == VARIANT] if spec.shred_variants else []
     # Rules are about plain text, and partitions are named by it.
-    kept = () if checks or fillers else [name for name in target.names if name not in spec.partition_columns]
+    kept = () if checks or fillers else {*target.names}.difference(spec.partition_columns)
     with _Sink(FileLayout.of(spec, with_nan), file_size_bytes, threads, keeps_order=spec.keeps_order) as sink:
         batches = _conformed(relation.open_batches(), target, kept)
         for rows in _filled(batches, fillers, target) if fillers else batches:
-            rows = blank_to_null(rows, spec)
+            if spec.partition_columns:
+                rows = blank_to_null(rows, spec)
             # Columns that the table lacks (`extra_columns`) are not shown to users.
             seen = rows.select(range(len(spec.schema))) if spec.extra_columns else rows
             for check in checks:
@@ -177,13 +184,18 @@ def _conformed(
         kept: Columns whose texts may stay in dictionaries.
     """
     for batch in batches:
-        dictionaries = text_dictionaries(batch, kept)
-        types = keeping_dictionaries(target, batch.schema, dictionaries) if dictionaries else target
-        for part in cut_by_bytes(batch, dictionaries):
-            rows = part if part.schema.equals(types) else conform_batch(part, types, lossless=True)
-            for few in cut_by_bytes(rows, most=MAX_PLAIN_BYTES) if dictionaries else (rows,):
-                for start in range(0, few.num_rows, _SLICE_ROWS):
-                    yield few.slice(start, _SLICE_ROWS)
+        is_plain = batch.schema.equals(target) and batch.nbytes <= BATCH_BYTES
+        for rows in (batch,) if is_plain else _conformed_parts(batch, target, kept):
+            for start in range(0, rows.num_rows, _SLICE_ROWS):
+                yield rows.slice(start, _SLICE_ROWS)
+
+
+def _conformed_parts(batch: pa.RecordBatch, target: pa.Schema, kept: Collection[str]) -> Iterator[pa.RecordBatch]:
+    dictionaries = text_dictionaries(batch, kept)
+    types = keeping_dictionaries(target, batch.schema, dictionaries) if dictionaries else target
+    for part in cut_by_bytes(batch, dictionaries):
+        rows = part if part.schema.equals(types) else conform_batch(part, types, lossless=True)
+        yield from cut_by_bytes(rows, most=MAX_PLAIN_BYTES) if dictionaries else (rows,)
 
 
 def _filled(
@@ -276,8 +288,8 @@ class _Sink:
         self._collect(0)
         # A thread would not help for one file, and none can start while the interpreter ends.
         self._is_far = self._is_far and len(self._open) > 1
-        for writer in list(self._idle_order):
-            self._close(writer)
+        for writer in self._idle_order:
+            self._finish_file(writer)
         self._collect_uploads(0)
         return self._finished
 
@@ -303,14 +315,19 @@ class _Sink:
 
     def _take_writer(self, key: PartitionKey) -> FileWriter:
         idle = self._partitions[key].idle
-        busy = sum(1 for running, _, _ in self._running if running == key)
-        if not idle and busy and busy >= self._threads:
-            self._collect_key(key)
+        if self._running and not idle:
+            busy = sum(1 for running, _, _ in self._running if running == key)
+            if busy and busy >= self._threads:
+                self._collect_key(key)
         if idle:
             writer = idle.popleft()
             del self._idle_order[writer]
             return writer
-        self._collect_open()
+        while len(self._idle_order) + len(self._running) >= MAX_OPEN_FILES:
+            if self._idle_order:
+                self._close(next(iter(self._idle_order)))
+            else:
+                self._collect_first()
         writer = FileWriter(self._layout, key)
         self._open.add(writer)
         return writer
@@ -336,13 +353,6 @@ class _Sink:
             return
         self._partitions[key].idle.append(writer)
         self._idle_order[writer] = key
-
-    def _collect_open(self) -> None:
-        while len(self._idle_order) + len(self._running) >= MAX_OPEN_FILES:
-            if self._idle_order:
-                self._close(next(iter(self._idle_order)))
-            else:
-                self._collect_first()
 
     def _close(self, writer: FileWriter) -> None:
         key = self._idle_order.pop(writer)

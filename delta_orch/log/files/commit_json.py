@@ -27,7 +27,7 @@ _FEW_ROWS = 8
 
 def serialize_actions(actions: Iterable[Action]) -> bytes:
     """One line an action, each with its line break."""
-    return b"".join(serialize_action(action) + b"\n" for action in actions)
+    return b"\n".join([*map(serialize_action, actions), b""])
 
 
 def json_parameters(parameters: Mapping[str, object]) -> dict[str, str]:

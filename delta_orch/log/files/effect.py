@@ -43,8 +43,12 @@ class Effect:
 
     def to_json(self) -> JsonObject:
         """As in `commitInfo`."""
-        counts = {key: getattr(self, name) for key, name in _COUNTS.items()}
-        return {**counts, "predicate": self.predicate}
+        return {
+            "rowsAdded": self.rows_added,
+            "rowsRemoved": self.rows_removed,
+            "rowsMoved": self.rows_moved,
+            "predicate": self.predicate,
+        }
 
 
 _COUNTS = {"rowsAdded": "rows_added", "rowsRemoved": "rows_removed", "rowsMoved": "rows_moved"}
@@ -105,12 +109,13 @@ def count_effect(
         removes: Columns of `ADD_SCHEMA` or `REMOVE_SCHEMA`.
         count: Counts the rows of some of `removes`; None where it is not known.
     """
-    added = [(files, moved) for files, moved in adds if files.num_rows]
-    leaving = [files for files in map(_changing_data, removes) if files.num_rows]
-    rows_moved = _sum(moved for _, moved in added)
+    added, leaving = list(adds), [files for files in map(_changing_data, removes) if files.num_rows]
+    rows_moved = _sum([moved for files, moved in added if files.num_rows])
     # Files whose `dataChange` is false hold no row that the table did not have.
+    if not leaving:
+        return Effect(_sum([live_rows(_changing_data(files)) for files, _ in added]), 0, rows_moved or 0, predicate)
     changing = [(files, moved) for files, moved in ((_changing_data(f), m) for f, m in added) if files.num_rows]
-    here = _sum(moved for _, moved in changing) if leaving else 0
+    here = _sum([moved for _, moved in changing])
     if here is None:
         return Effect(None, None, None, predicate)
     if rows_moved is None:
@@ -118,7 +123,7 @@ def count_effect(
     new, again = _divided([files for files, _ in changing], leaving)
     gone, before = _divided(leaving, [files for files, _ in changing])
     rows_marked = sum(map(_num_marked, again)) - sum(map(_num_marked, before))
-    rows_added, rows_removed = _sum(map(live_rows, new)), _sum(count(files) for files in gone if files.num_rows)
+    rows_added, rows_removed = _sum(map(live_rows, new)), _sum([count(files) for files in gone if files.num_rows])
     return Effect(_positive(rows_added, -here), _positive(rows_removed, rows_marked - here), rows_moved, predicate)
 
 
@@ -140,7 +145,7 @@ def _changing_data(files: pa.Table) -> pa.Table:
     if "data_change" not in files.column_names:
         return files
     flags = FileTable(files).data_change
-    return pc.filter(files, pc.fill_null(flags, True)) if any(chunk.false_count for chunk in flags.chunks) else files
+    return pc.filter(files, pc.fill_null(flags, True)) if pc.all(flags).as_py() is False else files
 
 
 def _divided(files: list[pa.Table], others: list[pa.Table]) -> tuple[list[pa.Table], list[pa.Table]]:

@@ -7,6 +7,7 @@ A logical file is keyed by (`path`, `dv_id`) (PROTOCOL, "Action Reconciliation")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import orjson
 import pyarrow as pa
@@ -224,9 +225,7 @@ def record_counts(files: pa.Table) -> pa.Array:
     where the statistics do not say, or say what no file has."""
     if "stats" not in files.column_names:
         return pa.nulls(files.num_rows, pa.int64())
-    column = FileTable(files).stats
-    counts = [_counts(chunk) for chunk in column.chunks if len(chunk)]
-    return pa.concat_arrays(counts) if counts else int64_array([])
+    return pa.concat_arrays([int64_array([]), *map(_counts, FileTable(files).stats.chunks)])
 
 
 def known_records(tables: Sequence[pa.Table]) -> int:
@@ -256,20 +255,14 @@ def live_rows(files: pa.Table) -> int | None:
 
 
 def _counts(stats: pa.StringArray) -> pa.Array:
-    if len(stats) <= _FEW:
-        return _one_by_one(stats)
-    from delta_orch.log.files.stats_json import read_stats_json
+    if len(stats) > _FEW:
+        from delta_orch.log.files.stats_json import read_stats_json
 
-    try:
-        counts = read_stats_json(stats, _RECORDS).column(0).combine_chunks()
-    except pa.ArrowInvalid:
-        return _one_by_one(stats)
-    is_believed = pc.and_(pc.greater_equal(counts, 0), pc.less_equal(counts, _MOST_ROWS))
-    return pc.if_else(is_believed, counts, pa.nulls(1, pa.int64())[0])
-
-
-def _one_by_one(stats: pa.StringArray) -> pa.Array:
-    return int64_array([_count(text) for text in stats.to_pylist()])
+        with suppress(pa.ArrowInvalid):
+            counts = read_stats_json(stats, _RECORDS).column(0).combine_chunks()
+            is_believed = pc.and_(pc.greater_equal(counts, 0), pc.less_equal(counts, _MOST_ROWS))
+            return pc.if_else(is_believed, counts, pa.nulls(1, pa.int64())[0])
+    return int64_array(list(map(_count, stats.to_pylist())))
 
 
 def _count(text: str | None) -> int | None:

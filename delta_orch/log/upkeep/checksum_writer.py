@@ -22,7 +22,7 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.checkpoint_decoding import iter_live
 from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_own_commit
 from delta_orch.log.write.commit_options import Committed
-from delta_orch.protocol.actions import DomainMetadata, Protocol, Txn
+from delta_orch.protocol.actions import DomainMetadata, Txn
 from delta_orch.protocol.arrow_building import int64_numbers
 from delta_orch.protocol.paths import checksum_path
 from delta_orch.protocol.version_checksum import (
@@ -89,7 +89,7 @@ class StateCounter:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._has_vectors = _supports_vectors(snapshot.protocol)
+        self._has_vectors = snapshot.configuration.supports("deletionVectors")
         self._sizes = _SizeCounter(FILE_SIZE_BOUNDARIES)
         self._deleted = _VectorCounter()
 
@@ -145,8 +145,12 @@ def derive_checksum(before: VersionChecksum | None, commit: Committed) -> Versio
         if commit.before is not None:
             return None
         before = _EMPTY
-    elif not _fits(before, commit):
-        return None
+    else:
+        state = commit.before
+        if state is None or state.version != commit.version - 1:
+            return None
+        if before.metadata != state.table.metadata or before.protocol != state.table.protocol:
+            return None  # It describes another state than the one before the commit.
     adds, removes = commit.actions.adds, [files for files, _ in commit.actions.removes]
     if _may_add_again(adds, removes):
         return None
@@ -168,24 +172,18 @@ def derive_checksum(before: VersionChecksum | None, commit: Committed) -> Versio
         domain_metadata=_derive_domains(before.domain_metadata, commit),
         file_size_histogram=_derive_histogram(before.file_size_histogram, added.tolist(), removed.tolist()),
     )
-    return _with_vectors(derived, before, commit.table.protocol, adds, removes)
-
-
-def _fits(before: VersionChecksum, commit: Committed) -> bool:
-    """Whether the checksum describes the state before the commit, as far as the fields show it."""
-    state = commit.before
-    if state is None or state.version != commit.version - 1:
-        return False
-    return before.metadata == state.table.metadata and before.protocol == state.table.protocol
+    return _with_vectors(derived, before, adds, removes) if commit.table.supports("deletionVectors") else derived
 
 
 def _may_add_again(adds: Sequence[pa.Table], removes: Sequence[pa.Table]) -> bool:
     """Whether a file that is added may be there already: that is how statistics or row ids are given to files that
     lack them, without any data change and without removing the file. Then the files cannot be counted from here."""
-    if any(files.num_rows for files in removes):
+    if any(map(len, removes)):
         return False
-    flags = (FileTable(files).data_change for files in adds if "data_change" in files.column_names)
-    return any(chunk.false_count for column in flags for chunk in column.chunks)
+    for files in adds:
+        if "data_change" in files.column_names and pc.all(FileTable(files).data_change).as_py() is False:
+            return True
+    return False
 
 
 def _derive_txns(before: Sequence[Txn] | None, commit: Committed) -> tuple[Txn, ...] | None:
@@ -202,8 +200,8 @@ def _derive_txns(before: Sequence[Txn] | None, commit: Committed) -> tuple[Txn, 
 def _derive_domains(before: Sequence[DomainMetadata] | None, commit: Committed) -> tuple[DomainMetadata, ...] | None:
     if before is None:
         return None
-    merged = {d.domain: d for d in before} | dict(commit.actions.domain_metadata)
-    return _unless_many(tuple(d for d in merged.values() if not d.removed))
+    merged = {domain.domain: domain for domain in (*before, *commit.actions.domain_metadata.values())}
+    return _unless_many(tuple([domain for domain in merged.values() if not domain.removed]))
 
 
 def _unless_many(actions: tuple[Small, ...]) -> tuple[Small, ...] | None:
@@ -235,14 +233,11 @@ def _combined(before: Sequence[int], plus: Sequence[int], minus: Sequence[int]) 
 def _with_vectors(
     derived: VersionChecksum,
     before: VersionChecksum,
-    protocol: Protocol,
     adds: Sequence[pa.Table],
     removes: Sequence[pa.Table],
 ) -> VersionChecksum:
-    if not _supports_vectors(protocol):
-        return derived
     counts, records, vectors = before.deleted_record_counts, before.num_deleted_records, before.num_deletion_vectors
-    if before.protocol is None or not _supports_vectors(before.protocol):
+    if before.protocol is None or "deletionVectors" not in supported_features(before.protocol):
         counts, records, vectors = (before.num_files, *(0,) * (len(DELETED_RECORD_BOUNDARIES) - 1)), 0, 0
     plus, minus = _VectorCounter(), _VectorCounter()
     for counter, tables in ((plus, adds), (minus, removes)):
@@ -317,8 +312,4 @@ def _deleted_records(files: pa.Table) -> tuple[Numbers, int]:
 
 
 def _sizes(tables: Sequence[pa.Table]) -> Numbers:
-    return np.concatenate([np.zeros(0, np.int64), *(int64_numbers(FileTable(files).size) for files in tables)])
-
-
-def _supports_vectors(protocol: Protocol) -> bool:
-    return "deletionVectors" in supported_features(protocol)
+    return np.concatenate([np.zeros(0, np.int64), *[int64_numbers(FileTable(files).size) for files in tables]])

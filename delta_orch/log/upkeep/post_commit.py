@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import delta_orch.arrow_compute as pc
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, IncompleteCheckpointError
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_tombstones
 from delta_orch.log.files.commit_reader import parse_log_files, read_commits
@@ -81,7 +80,8 @@ def do_upkeep(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
         with _attempting(log, version, "write the symlink manifests"):
             keep_manifests(log, read, commit)
     with _attempting(log, version, "report the commit"):
-        store.report_commit(_figures(commit))
+        if store.is_catalog_managed:
+            store.report_commit(_figures(commit))
     if version:
         with _attempting(log, version, "write the checkpoint"):
             _do_or_defer(log, read, commit)
@@ -92,7 +92,7 @@ def _figures(commit: Committed) -> dict[str, int | None]:
     actions = commit.actions
     return {
         "num-files-added": actions.num_added,
-        "num-bytes-added": sum(pc.sum(FileTable(files).size).as_py() or 0 for files in actions.adds),
+        "num-bytes-added": sum(FileTable(files).size_bytes for files in actions.adds),
         "num-files-removed": actions.num_removed,
     }
 
@@ -102,8 +102,10 @@ def _do_or_defer(log: TableLog, read: Snapshot | None, commit: Committed) -> Non
     if not log.store.publish(version):
         return  # Neither a checkpoint nor a compaction may stand for it.
     if version % properties.checkpoint_interval:
-        with _attempting(log, version, "compact the log"):
-            _compact_log(log, read, version, properties)
+        interval = properties.log_compaction_interval
+        if interval is not None and version % interval == 0:
+            with _attempting(log, version, "compact the log"):
+                _compact_log(log, read, version, interval, properties.checkpoint_interval)
         return
 
     def act() -> None:
@@ -162,12 +164,9 @@ def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> Non
         _write_watched_checkpoint(log, log.snapshot(version))
 
 
-def _compact_log(log: TableLog, read: Snapshot | None, version: int, properties: TableProperties) -> None:
+def _compact_log(log: TableLog, read: Snapshot | None, version: int, interval: int, checkpoint_interval: int) -> None:
     """Compact the commits since the last compaction, or since the last checkpoint."""
-    interval = properties.log_compaction_interval
-    if interval is None or version % interval:
-        return
-    checkpointed = version // properties.checkpoint_interval * properties.checkpoint_interval
+    checkpointed = version // checkpoint_interval * checkpoint_interval
     start = max(version - interval, checkpointed) + 1
     if start < version:
         write_compaction(log, _snapshot_of(log, read, version), start, version)

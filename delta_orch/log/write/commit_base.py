@@ -127,7 +127,7 @@ def fit_to_version(
         InvalidRequestError: A file lacks its number of records, on a table that tracks rows.
         ProtocolViolationError: The row ids of the table are used up, or the table does not say which are.
     """
-    fitted = _with_pre_images(staged, base)
+    fitted = _with_pre_images(staged, base) if staged.domain_metadata else staged
     if staged.num_added and result.assigns_row_ids:
         fitted = _with_row_ids(fitted, base, version)
     if not result.enables("inCommitTimestamp"):

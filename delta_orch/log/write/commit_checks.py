@@ -60,11 +60,14 @@ def ensure_may_commit(
     # Now, so that nothing can fail once the commit stands.
     result.properties.ensure_valid()
     staged.ensure_consistent()
-    ensure_may_remove(staged, before)
+    if staged.removes:
+        ensure_may_remove(staged, before)
     ensure_vectors_have_counts(staged.adds)
     ensure_iceberg_kept(before, staged.adds, result)
-    ensure_manifests_true(result)
-    ensure_domains_supported(staged, result)
+    if result.properties.symlink_manifests:
+        ensure_manifests_true(result)
+    if staged.domain_metadata:
+        ensure_domains_supported(staged, result)
     if snapshot is not None and begins_to_track_rows(before, result):
         ensure_every_row_has_an_id(snapshot, staged)
     ensure_next_version_is_new(log, base)
@@ -120,7 +123,7 @@ def ensure_vectors_have_counts(adds: Sequence[pa.Table]) -> None:
 
 def ensure_domains_supported(staged: StagedActions, result: TableConfiguration) -> None:
     """Raise InvalidRequestError where the table has no metadata domains (PROTOCOL, "Domain Metadata")."""
-    if staged.domain_metadata and not result.supports("domainMetadata"):
+    if not result.supports("domainMetadata"):
         raise InvalidRequestError(
             "The table has no metadata domains",
             cause="Its protocol does not list the table feature domainMetadata",
@@ -190,15 +193,15 @@ def ensure_iceberg_kept(
     before: TableConfiguration | None, adds: Sequence[pa.Table], result: TableConfiguration
 ) -> None:
     """Check a table that must stay readable as Iceberg, and its new files: the rules of `table.iceberg`."""
-    versions = result.properties.iceberg_compat_versions
-    if not versions and (before is None or not before.properties.is_iceberg_compatible):
+    is_compatible = result.properties.is_iceberg_compatible
+    if not is_compatible and (before is None or not before.properties.is_iceberg_compatible):
         return
     from delta_orch.table import iceberg
 
     if before is not None:
         iceberg.ensure_promise_kept(before, result)
     iceberg.ensure_compatible(result)
-    for files in adds if versions else ():
+    for files in adds if is_compatible else ():
         iceberg.ensure_new_files_fit(result, **_traits(files))
 
 
@@ -218,8 +221,6 @@ def _traits(files: pa.Table) -> dict[str, bool]:
 
 def ensure_manifests_true(result: TableConfiguration) -> None:
     """Raise InvalidRequestError where symlink manifests would show readers other rows than the table has."""
-    if not result.properties.symlink_manifests:
-        return
     problems = [name for name in ("deletionVectors", "columnMapping") if result.enables(name)]
     if problems:
         raise InvalidRequestError(

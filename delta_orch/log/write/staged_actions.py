@@ -14,7 +14,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, known_records, live_rows
 from delta_orch.log.files.partition_columns import file_partition_keys, partition_keys
-from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
+from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.arrow_building import all_booleans, one_chunk
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.table.configuration import TableConfiguration
@@ -156,7 +156,7 @@ class StagedActions:
 
     @property
     def num_added(self) -> int:
-        return sum(files.num_rows for files in self.adds)
+        return sum(map(len, self.adds))
 
     @property
     def num_removed(self) -> int:
@@ -246,30 +246,28 @@ class StagedActions:
         Raises:
             InvalidRequestError: Two are. Nothing was committed.
         """
-        removes = [files for files, _ in self.removes]
-        tables = [*self.adds, *removes]
-        if sum(files.num_rows for files in tables) < 2:
+        num_files = self.num_added + self.num_removed
+        if num_files < 2:
             return
-        keys = [keys_of(files) for files in tables]
+        removes = [files for files, _ in self.removes]
+        keys = [keys_of(files) for files in (*self.adds, *removes)]
         paths = ([canonical_paths(FileTable(files).path) for files in some] for some in (self.adds, removes))
         if not all(map(_are_distinct, (keys, *paths))):
             raise InvalidRequestError(
                 "The commit names a file twice: each may be added or removed once",
-                commit_files=sum(files.num_rows for files in tables),
+                commit_files=num_files,
             )
 
     def serialize(self, txns: Sequence[Txn], deletion_timestamp_ms: int) -> bytes:
         """The lines of the commit after `commitInfo`."""
-        small: list[Action] = [a for a in (self.protocol, self.metadata) if a is not None]
         removes = [
             serialize_removes(files, deletion_timestamp_ms=deletion_timestamp_ms, data_change=data_change)
             for files, data_change in self.removes
         ]
-        adds = [serialize_adds(files) for files in self.adds]
-        changes = [serialize_changes(files) for files in self.changes]
         kept = [Remove(path, False, deletion_timestamp_ms) for path in self.tombstones]
-        first = serialize_actions([*small, *txns, *self.domain_metadata.values(), *kept])
-        return b"".join([first, *removes, *adds, *changes])
+        table = [action for action in (self.protocol, self.metadata) if action is not None]
+        first = serialize_actions([*table, *txns, *self.domain_metadata.values(), *kept])
+        return b"".join([first, *removes, *map(serialize_adds, self.adds), *map(serialize_changes, self.changes)])
 
     def recount(self, metrics: Mapping[str, int | str]) -> dict[str, int | str]:
         """Operation metrics after files were omitted. Counts of files, bytes and rows are computed again."""
@@ -319,10 +317,10 @@ def ensure_file_table(files: pa.Table) -> pa.Table:
     Raises:
         InvalidRequestError: A required column is missing or holds nulls, or a column has another type.
     """
-    missing = [name for name in _REQUIRED if name not in files.column_names]
-    if missing:
-        raise InvalidRequestError(f"A table of files lacks the columns {', '.join(missing)}", columns=missing)
     if not files.schema.equals(ADD_SCHEMA):
+        missing = [name for name in _REQUIRED if name not in files.column_names]
+        if missing:
+            raise InvalidRequestError(f"A table of files lacks the columns {', '.join(missing)}", columns=missing)
         names = [name for name in ADD_SCHEMA.names if name in files.column_names]
         file_schema = pa.schema([ADD_SCHEMA.field(name) for name in names])
         files = files.select(names)
@@ -331,8 +329,9 @@ def ensure_file_table(files: pa.Table) -> pa.Table:
                 files = files.cast(file_schema)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
                 raise InvalidRequestError("A table of files has columns of the wrong type", cause=str(e)) from None
-    if any(files.column(name).null_count for name in _REQUIRED):
-        raise InvalidRequestError(f"A file needs {', '.join(_REQUIRED)}: one of them is null")
+    for name in _REQUIRED:
+        if files.column(name).null_count:
+            raise InvalidRequestError(f"A file needs {', '.join(_REQUIRED)}: {name} is null")
     return files
 
 

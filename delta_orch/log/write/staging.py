@@ -80,10 +80,12 @@ class Provenance:
                 f"user_metadata must be text, not {self.user_metadata!r:.100}",
                 remedy="Serialize it, for example as JSON",
             )
-        ensure_json({"userMetadata": self.user_metadata}, "user_metadata")
-        self.user_metadata = kept(self.user_metadata)
-        self.more = kept(ensure_json(self.more, "commit_info"))
-        _ensure_readable(self.more)
+        if self.user_metadata is not None:
+            ensure_json({"userMetadata": self.user_metadata}, "user_metadata")
+            self.user_metadata = kept(self.user_metadata)
+        if self.more:
+            self.more = kept(ensure_json(self.more, "commit_info"))
+            _ensure_readable(self.more)
         if reserved_keys := sorted(_OWN_KEYS & self.more.keys()):
             raise InvalidRequestError(
                 f"commit_info cannot have {', '.join(reserved_keys)}",
@@ -91,8 +93,9 @@ class Provenance:
                 remedy="Use names of your own; texts go into user_metadata, figures into operation_metrics",
                 keys=reserved_keys,
             )
-        self.own_metrics = kept(dict(ensure_mapping(self.own_metrics, "operation_metrics")))
-        ensure_json(json_parameters(self.own_metrics), "operation_metrics")
+        if self.own_metrics:
+            self.own_metrics = kept(dict(ensure_mapping(self.own_metrics, "operation_metrics")))
+            ensure_json(json_parameters(self.own_metrics), "operation_metrics")
         self.parameters = kept(json_parameters(self.parameters))
 
     @property
@@ -258,7 +261,8 @@ class Staging:
             just_written: They were written for this commit and may not be on disk yet. The commit becomes visible only
                 after they are (`LogStore.stage`).
         """
-        self._add(with_units(ensure_file_table(adds), self._own_units(adds)), 0, just_written=just_written)
+        adds = ensure_file_table(adds)
+        self._add(with_units(adds, self._own_units(adds)) if self._txns else adds, 0, just_written=just_written)
 
     def add_moved_files(
         self,

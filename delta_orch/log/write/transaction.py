@@ -179,7 +179,8 @@ class Transaction(Staging):
                 committed.
         """
         self._ensure_committable()
-        if self._base is not None and self._leave_out(self.stale_txns(), self._base):
+        stale = self.stale_txns()
+        if stale and self._base is not None and self._leave_out(stale, self._base):
             return self._skip(self._base, attempt=0)
         self.ensure_follows()
         try:
@@ -361,11 +362,10 @@ class Transaction(Staging):
 
     def _write_vectors(self) -> None:
         """Make the deletion vectors durable that the commit names."""
-        if self._marks is not None:
-            while self._marks.vector_files:
-                file = self._marks.vector_files[0]
-                self.log.store.put_if_absent(file.path, file.content)
-                del self._marks.vector_files[0]
+        while self._marks is not None and self._marks.vector_files:
+            file = self._marks.vector_files[0]
+            self.log.store.put_if_absent(file.path, file.content)
+            del self._marks.vector_files[0]
 
     def _put_marks_on_top(self, winner: Commit) -> pa.Array | None:
         """An earlier commit marked rows of the same files. Its marks and these are united.
@@ -485,8 +485,10 @@ class Transaction(Staging):
         return serialize_actions([info]) + fitted.serialize(self._txn_actions(), removed_ms)
 
     def _txn_actions(self) -> tuple[Txn, ...]:
-        versions = {**self._taken_back, **{txn.app_id: txn.version for txn in self._txns}}
-        return tuple(Txn(app_id, version, self._now_ms) for app_id, version in versions.items())
+        versions = dict(self._taken_back)
+        for txn in self._txns:
+            versions[txn.app_id] = txn.version
+        return tuple([Txn(app_id, version, self._now_ms) for app_id, version in versions.items()])
 
     def _forget_derived(self) -> None:
         self._intent = self._effect = None
