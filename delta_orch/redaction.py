@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 from urllib.parse import quote, quote_plus
+
+import orjson
 
 _HIDDEN = "***"
 _SHORTEST = 8
@@ -202,14 +205,22 @@ def tells_secret(text: str) -> bool:
 def kept(value: Any) -> Any:
     """A value of JSON that a commit may keep: as `redacted`, but queries without a signature, key or token stay, and
     passwords, keys and tokens go in whatever spelling they are set."""
+    if isinstance(value, dict) and not _SECRETS:
+        with suppress(TypeError):  # Text that is not Unicode is looked at piece by piece.
+            if not _may_hold(orjson.dumps(value).decode()):
+                return value
+    return _kept_value(value)
+
+
+def _kept_value(value: Any) -> Any:
     if isinstance(value, str):
         return _kept(value, lambda match: f"{match[1]}{_HIDDEN}")
     if isinstance(value, dict):
         return {
-            kept(key): _HIDDEN if isinstance(item, str) and _names_secret(key) else kept(item)
+            _kept_value(key): _HIDDEN if isinstance(item, str) and _names_secret(key) else _kept_value(item)
             for key, item in value.items()
         }
-    return [kept(item) for item in value] if isinstance(value, list) else value
+    return [_kept_value(item) for item in value] if isinstance(value, list) else value
 
 
 def _kept(text: str, without_value: Callable[[re.Match[str]], str]) -> str:

@@ -427,7 +427,7 @@ def schema_from_arrow(schema: pa.Schema) -> StructType:
 
 
 def _field_from_arrow(field: pa.Field, path: str) -> StructField:
-    stated = _definitions(field)
+    stated = _definitions(field) if field.metadata or field.type.num_fields else {}
     return StructField(
         field.name, _field_type(field, path), field.nullable, {STATED_DEFINITIONS: stated} if stated else {}
     )

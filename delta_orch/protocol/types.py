@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import attrgetter
 
 import orjson
 
@@ -117,6 +118,9 @@ class StructField:
     metadata: JsonObject = field(default_factory=dict, hash=False)
 
 
+_NAME_OF = attrgetter("name")
+
+
 @dataclass(frozen=True, slots=True)
 class StructType(DataType):
     """Fields in order: a struct, or the columns of a table."""
@@ -133,7 +137,7 @@ class StructType(DataType):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(f.name for f in self.fields)
+        return tuple(map(_NAME_OF, self.fields))
 
     def find(self, name: str) -> StructField | None:
         """The field of that name: an exact match first, then one that differs only in case (names are
@@ -261,6 +265,8 @@ def parse_geo(name: str) -> GeoType | None:
 def as_stored(data_type: DataType) -> DataType:
     """The type of the values that travel in Arrow and Spark: that of the files for intervals and shapes."""
     match data_type:
+        case PrimitiveType() | DecimalType():
+            return data_type
         case IntervalType():
             return INTEGER if data_type == YEAR_MONTH else LONG
         case GeoType():

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,7 +104,7 @@ class Scan:
 
     def plan(self) -> ScanPlan:
         """The files that may hold matching rows, and what an engine must do with them. Only the log is read."""
-        return self._plan_of(lambda columns: self._snapshot.files(columns, self._predicate.where))
+        return self._plan_of(partial(self._snapshot.files, where=self._predicate.where))
 
     def _plan_of(self, files: Callable[[Sequence[str]], pa.Table]) -> ScanPlan:
         """A scan of some files. `files` returns their columns on request."""
@@ -253,7 +253,7 @@ class Scan:
         from delta_orch.engines.spark.replanned import FollowedScan, LargeScan, is_large
 
         if not follow and is_large(self._snapshot) and not (self._projection and self._projection.is_nested):
-            prunings = functools.lru_cache(_REMEMBERED)(functools.partial(SnapshotPruning, self._snapshot))
+            prunings = lru_cache(_REMEMBERED)(partial(SnapshotPruning, self._snapshot))
             large = LargeScan(self._snapshot, self.where, self._plan_of, prunings)
             return SparkEngine(spark).large_scan(large)
         if not follow:

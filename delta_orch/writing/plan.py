@@ -261,10 +261,12 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if options.pop("stage", False):
         from delta_orch.log.write.held_commit import HeldTransaction as begin
     transaction = begin(log, snapshot, operation=plan.operation, operation_parameters=parameters, **options)
-    stale = transaction.stale_txns()
-    if stale and is_wholly_stale(txns, stale):
-        return transaction.commit()
-    transaction.ensure_follows()
+    stale: tuple[TxnId, ...] = ()
+    if txns:
+        stale = transaction.stale_txns()
+        if stale and is_wholly_stale(txns, stale):
+            return transaction.commit()
+        transaction.ensure_follows()
     write = Write(snapshot, target, transaction, engine, txns, plan.within)
     if source is not None:
         write._take(source, relation, definition)
@@ -333,11 +335,10 @@ class Write:
         if self.snapshot is not None:
             before = self.target
             columns = source.as_table(schema) if source.schema_mode is SchemaMode.OVERWRITE else schema
-            self.target = (
-                evolve_target(before, columns, source.schema_mode, definition)
-                if source.redefine is None
-                else source.redefine(before, columns, definition)
-            )
+            if source.redefine is not None:
+                self.target = source.redefine(before, columns, definition)
+            elif source.schema_mode is not None:
+                self.target = evolve_target(before, columns, source.schema_mode, definition)
             if self.target is not before:
                 self.target.stage_metadata(self.transaction, before)
         # As in Delta on Spark, missing nullable columns become null. A missing partition column is an error.

@@ -80,10 +80,11 @@ class Column:
         (lambda t: t.alter().add_column("n", Column()), r"is not a type\.\nWrite it as in Spark SQL"),
         (lambda t: t.snapshot(timestamp=1.5), r"1\.5 is not a point in time\.\nPass a datetime"),
         (lambda t: t.append([{"id": 1}], txn="x"), r"A str is not an idempotency key\.\nPass TxnId"),
+        (lambda t: t.append([{"id": 1}], txn=(t for t in [TxnId("a", 1)])), r"A generator is not an idempotency key"),
         (lambda t: t.append(duckdb.connect()), r"a DuckDB relation \(connection.sql\)"),
         (lambda t: t.add_files(["nope.parquet"]), "nope.parquet.\nPass absolute paths, or paths relative"),
     ],
-    ids=["where", "value", "constraint", "columns", "type", "time", "txn", "data", "files"],
+    ids=["where", "value", "constraint", "columns", "type", "time", "txn", "txns read once", "data", "files"],
 )
 def test_what_is_not_taken_says_what_is(table: DeltaTable, call: Callable[..., Any], message: str) -> None:
     with pytest.raises(DeltaError, match=message):

@@ -13,9 +13,9 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, ensure_distinct
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
-from delta_orch.expressions.nodes import And, Column, Expression
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
+from delta_orch.expressions.tree import columns_of, conjunction, conjuncts, is_opaque
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import StructType
 
@@ -64,17 +64,17 @@ class LocalEngine:
         return LocalRelation.of(relation).schema
 
     def scan(self, plan: ScanPlan) -> LocalRelation:
-        parts = plan.where.children if isinstance(plan.where, And) else () if plan.where is None else (plan.where,)
-        opaque = [part for part in parts if is_opaque(part)]
-        if not opaque and plan.output is None:
-            return LocalRelation(plan.read_schema, lambda: _batches_of(plan), plan)
+        needs_duckdb = plan.where is not None and is_opaque(plan.where)
+        if plan.output is None and not needs_duckdb:
+            return LocalRelation(plan.read_schema, partial(_batches_of, plan), plan)
         from delta_orch.engines.local.scan import output_relation, scan_relation
 
-        if not opaque:
+        if not needs_duckdb:
             return scan_relation(plan)
         from delta_orch.engines.local.duckdb_requests import filtered
 
-        plain = [part for part in parts if not is_opaque(part)]
+        opaque = [part for part in conjuncts(plan.where) if is_opaque(part)]
+        plain = [part for part in conjuncts(plan.where) if not is_opaque(part)]
         schema, condition = plan.read_schema, conjunction(*opaque)
         used = {*schema.names, *(column.path[0] for column in columns_of(condition))}
         columns = tuple(name for name in plan.schema.names if name in used)

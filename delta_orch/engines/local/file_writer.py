@@ -333,7 +333,8 @@ class FileWriter:
             self._start()
         try:
             if self._writer is None:
-                self._seen = {path: Found() for path in (*with_nan, *(self._layout.with_nan or ()))}
+                for path in (*with_nan, *(self._layout.with_nan or ())):
+                    self._seen[path] = Found()
                 self._writer, self._types = self._open_writer(rows), rows.schema
             for path, bounds in self._seen.items():
                 bounds.add(floats[path])

@@ -20,8 +20,8 @@ from delta_orch.engines.local.file_rows import FileRows, FileTask, TrackedColumn
 from delta_orch.engines.read_errors import reading
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError
-from delta_orch.expressions.nodes import And, Column, Expression
-from delta_orch.expressions.tree import columns_of, conjunction, is_opaque, with_columns
+from delta_orch.expressions.nodes import Column, Expression
+from delta_orch.expressions.tree import columns_of, conjunction, conjuncts, is_opaque, with_columns
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.arrow_building import ensure_sound, field_to_arrow, string_array
 from delta_orch.protocol.schema import Places, char_columns
@@ -72,8 +72,10 @@ class FileReader:
         self.filesystem = self.plan.store.data_filesystem()[0]
         self._output, self._chars = self.plan.read_schema.names, char_columns(self.plan.schema)
         # Filters are about plain text.
-        used = () if self.plan.where is None else (column.path[0] for column in columns_of(self.plan.where))
-        is_of_text = any((f := self.plan.schema.find(name)) is None or f.data_type in (STRING, BINARY) for name in used)
+        is_of_text = False
+        for column in () if self.plan.where is None else columns_of(self.plan.where):
+            declared = self.plan.schema.find(column.path[0])
+            is_of_text = is_of_text or declared is None or declared.data_type in (STRING, BINARY)
         self._keeps_dictionaries = not (is_of_text or self._chars or self.plan.arrow_filter is not None)
 
     @property
@@ -471,14 +473,14 @@ def row_group_skipping(
     column_mapping: ColumnMappingMode = ColumnMappingMode.NONE,
 ) -> RowGroupSkipping | None:
     """The part of a resolved predicate that can skip row groups; None if no part can."""
-    parts = where.children if isinstance(where, And) else (where,) if where is not None else ()
-    usable = [part for part in parts if _is_usable(part, schema, partition_columns)]
+    usable = [part for part in conjuncts(where) if _is_usable(part, schema, partition_columns)]
     if not usable:
         return None
-    condition = conjunction(*usable)
-    names = dict.fromkeys(column.path[0] for column in columns_of(condition))
-    fields = (schema.find(name) for name in names)
-    return RowGroupSkipping(condition, tuple(field for field in fields if field is not None), column_mapping)
+    condition, fields = conjunction(*usable), dict[str, StructField]()
+    for column in columns_of(condition):
+        if (declared := schema.find(column.path[0])) is not None:
+            fields[column.path[0]] = declared
+    return RowGroupSkipping(condition, tuple(fields.values()), column_mapping)
 
 
 def _is_usable(part: Expression, schema: StructType, partition_columns: tuple[str, ...]) -> bool:

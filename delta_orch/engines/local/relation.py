@@ -52,10 +52,13 @@ class LocalRelation:
 
     def batches(self, kept: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
         """The batches of `to_reader`. Texts of the columns `kept` stay in a dictionary where they come in one."""
-        from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, text_dictionaries
+        from delta_orch.engines.batch_bytes import BATCH_BYTES, cut_by_bytes, keeping_dictionaries, text_dictionaries
 
         plain = schema_to_arrow(self.schema)
         for batch in self.open_batches():
+            if batch.schema.equals(plain) and batch.nbytes <= BATCH_BYTES:
+                yield batch
+                continue
             dictionaries = text_dictionaries(batch, kept) if kept else ()
             target = keeping_dictionaries(plain, batch.schema, dictionaries) if dictionaries else plain
             for rows in cut_by_bytes(batch, dictionaries):

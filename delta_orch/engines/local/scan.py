@@ -78,7 +78,7 @@ def read_batches(plan: ScanPlan, threads: int | None = None) -> Iterator[pa.Reco
         MissingFileError: A file does not exist.
         TableError: A file is not readable as Parquet, or does not fit the schema.
     """
-    reader = replace(_reader(plan, _row_filter(plan)), threads=threads)
+    reader = _reader(plan, _row_filter(plan), threads)
     single = _file_tasks(plan, reader.needed.names)
     if not _are_small(plan, reader.filesystem):
         ahead = _threads(reader.filesystem) if threads is None else threads
@@ -97,7 +97,7 @@ def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
     return sum(total for total, _ in counts), sum(kept for _, kept in counts)
 
 
-def _reader(plan: ScanPlan, row_filter: RowFilter | None) -> FileReader:
+def _reader(plan: ScanPlan, row_filter: RowFilter | None, threads: int | None = None) -> FileReader:
     needed = plan.schema.names
     if plan.arrow_filter is None:
         used = (column.path[0] for column in columns_of(conjunction(plan.where)))
@@ -107,6 +107,7 @@ def _reader(plan: ScanPlan, row_filter: RowFilter | None) -> FileReader:
         ordered_columns(schema_to_arrow(plan.schema), needed),
         row_filter,
         row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *plan.made_columns), plan.column_mapping),
+        threads,
     )
 
 
@@ -158,21 +159,19 @@ def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
         return
     names = [name for name in plan.partition_columns if name in needed]
     values = partition_constants(plan, names) if names else pa.table({})
+    nothing: list[int | None] = [None] * plan.files.num_rows
     vectors = deletion_vector_descriptors(plan.files) if plan.has_deletion_vectors else [None] * plan.files.num_rows
-    numbers = None if plan.row_addresses is None else plan.files.column(FILE_NUMBERS).to_pylist()
-    row_ids, versions = (_tracking_column(plan, name) for name in ("base_row_id", "default_row_commit_version"))
+    numbers = nothing if plan.row_addresses is None else plan.files.column(FILE_NUMBERS).to_pylist()
+    row_ids = versions = nothing
+    if plan.row_tracking is not None:
+        row_ids = plan.files.column("base_row_id").to_pylist()
+        versions = plan.files.column("default_row_commit_version").to_pylist()
     plan.ensure_each_once()
     for index, path in enumerate(FileTable(plan.files).path.to_pylist()):
-        constants = {name: column[index] for name, column in zip(names, values.columns, strict=True)}
-        number = None if numbers is None else numbers[index]
-        yield FileTask(plan.store.resolve(path), constants, vectors[index], row_ids[index], versions[index], number)
-
-
-def _tracking_column(plan: ScanPlan, name: str) -> list[int | None]:
-    if plan.row_tracking is None:
-        return [None] * plan.files.num_rows
-    values: list[int | None] = plan.files.column(name).to_pylist()
-    return values
+        constants = {name: values.column(name)[index] for name in names} if names else {}
+        yield FileTask(
+            plan.store.resolve(path), constants, vectors[index], row_ids[index], versions[index], numbers[index]
+        )
 
 
 def partition_constants(plan: ScanPlan, names: list[str]) -> pa.Table:

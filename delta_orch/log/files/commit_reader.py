@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
@@ -160,9 +160,9 @@ class LogActions:
     checkpoint_metadata: CheckpointMetadata | None = None
     num_superseded: int = 0
     num_log_files: int = 0
-    _adds: FileActions = field(default_factory=lambda: FileActions("add"), repr=False)
-    _removes: FileActions = field(default_factory=lambda: FileActions("remove"), repr=False)
-    _cdc: FileActions = field(default_factory=lambda: FileActions("cdc"), repr=False)
+    _adds: FileActions = field(default_factory=partial(FileActions, "add"), repr=False)
+    _removes: FileActions = field(default_factory=partial(FileActions, "remove"), repr=False)
+    _cdc: FileActions = field(default_factory=partial(FileActions, "cdc"), repr=False)
     _set_by: dict[type, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -477,7 +477,7 @@ def _parse_block(file: LogFile, block: bytes) -> list[Mapping[str, object]]:
         is_one_a_line = False
     if not is_one_a_line:
         objects = [_parse_line(file, line) for line in body.split(b"\n") if line.strip()]
-    if not all(isinstance(obj, dict) for obj in objects):
+    if not {*map(type, objects)} <= {dict}:
         raise _corrupt(file, "A line holds something that is not a JSON object")
     return objects
 

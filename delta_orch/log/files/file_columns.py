@@ -130,13 +130,14 @@ def build_batch(action: str, bodies: Sequence[JsonValue]) -> pa.RecordBatch:
         TypeError, ValueError, AttributeError, KeyError, OverflowError: A body is malformed.
     """
     schema, fields = SCHEMAS[action], _FIELDS[action]
-    columns = {name: [body.get(key) for body in bodies] for name, key in fields.items()}
-    for name in _REQUIRED[action]:
-        if None in columns[name]:
-            raise ValueError(f"{fields[name]} is missing")
-    vectors = columns.pop("deletion_vector", None)
-    arrays: dict[str, pa.Array] = {} if vectors is None else _vector_columns(vectors)
-    for name, values in columns.items():
+    arrays: dict[str, pa.Array] = {}
+    for name, key in fields.items():
+        values = [body.get(key) for body in bodies]
+        if name in _REQUIRED[action] and None in values:
+            raise ValueError(f"{key} is missing")
+        if name == "deletion_vector":
+            arrays |= _vector_columns(values)
+            continue
         if (default := _DEFAULTS.get((action, name))) is not None and None in values:
             values = [default if v is None else v for v in values]
         arrays[name] = _column(schema.field(name).type, values)

@@ -19,7 +19,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.log.files.commit_reader import LogActions
 from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
-from delta_orch.protocol.arrow_building import int64_range, longs_to_numpy, one_chunk, string_array
+from delta_orch.protocol.arrow_building import all_booleans, int64_range, longs_to_numpy, one_chunk, string_array
 from delta_orch.protocol.paths import canonical_paths
 
 _BEFORE_ALL = -1
@@ -142,20 +142,16 @@ def names_a_file_twice(actions: LogActions) -> bool:
 
 
 def _touched(run: LogActions) -> TouchedFiles:
-    files = [run.adds, run.removes]
-    paths = _concat(*(canonical_paths(FileTable(table).path) for table in files))
-    vectors = _concat(*(FileTable(table).dv_id for table in files))
+    adds, removes = FileTable(run.adds), FileTable(run.removes)
+    paths = _concat(canonical_paths(adds.path), canonical_paths(removes.path))
+    vectors = _concat(adds.dv_id, removes.dv_id)
     return TouchedFiles(pc.unique(paths), pc.unique(file_keys(paths, vectors)), vectors.null_count < len(vectors))
 
 
 def _winners(files: pa.Table, is_winner: pa.BooleanArray) -> pa.Table:
-    return _compact(files if is_winner.true_count == len(is_winner) else pc.filter(files, is_winner))
-
-
-def _compact(files: pa.Table) -> pa.Table:
-    """Fewer chunks, where folding in one commit after the other has left many: each costs every later step."""
-    chunks = files.column(0).num_chunks
-    return files.combine_chunks() if chunks > _MAX_CHUNKS else files
+    winners = files if is_winner.true_count == len(is_winner) else pc.filter(files, is_winner)
+    # Folding in one commit after the other leaves many chunks, and each costs every later step.
+    return winners.combine_chunks() if winners.column(0).num_chunks > _MAX_CHUNKS else winners
 
 
 def _first_of_each(keys: pa.Array, sequence: pa.Array) -> pa.Array:
@@ -165,12 +161,8 @@ def _first_of_each(keys: pa.Array, sequence: pa.Array) -> pa.Array:
     codes = pc.dictionary_encode(pc.take(keys, sequence)).indices
     highest = pc.cumulative_max(codes)
     grows = pc.not_equal(highest[1:], highest[:-1])
-    first = pa.concat_arrays([one_chunk(grows).slice(0, 0), _one_true(), grows]) if len(keys) else grows
+    first = pa.concat_arrays([all_booleans(True, 1), grows]) if len(keys) else grows
     return pc.cast(pc.filter(sequence, first), pa.int64())
-
-
-def _one_true() -> pa.BooleanArray:
-    return pc.is_valid(string_array([""]))
 
 
 def _constant(value: int, count: int) -> pa.Array:

@@ -450,8 +450,10 @@ def _concatenate(
     import pyarrow as pa
 
     names = _file_columns(columns, schema)
-    decoded = {} if base is None else base.columns(names)
-    chunks = {name: [*(decoded[name].chunks if base is not None else ()), *tail[name].chunks] for name in names}
+    if base is None:
+        return tail.select(names)
+    decoded = base.columns(names)
+    chunks = {name: [*decoded[name].chunks, *tail[name].chunks] for name in names}
     arrays = [pa.chunked_array(chunks[name], schema.field(name).type) for name in names]
     return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
 

@@ -186,9 +186,9 @@ def _may_add_again(adds: Sequence[pa.Table], removes: Sequence[pa.Table]) -> boo
     return False
 
 
-def _derive_txns(before: Sequence[Txn] | None, commit: Committed) -> tuple[Txn, ...] | None:
-    if before is None:
-        return None
+def _derive_txns(before: tuple[Txn, ...] | None, commit: Committed) -> tuple[Txn, ...] | None:
+    if not before and (before is None or not commit.txns):
+        return before
     merged = {txn.app_id: txn for txn in (*before, *commit.txns)}
     retention_ms = commit.table.properties.set_transaction_retention_ms
     if retention_ms is not None:
@@ -197,9 +197,9 @@ def _derive_txns(before: Sequence[Txn] | None, commit: Committed) -> tuple[Txn, 
     return _unless_many(tuple(merged.values()))
 
 
-def _derive_domains(before: Sequence[DomainMetadata] | None, commit: Committed) -> tuple[DomainMetadata, ...] | None:
-    if before is None:
-        return None
+def _derive_domains(before: tuple[DomainMetadata, ...] | None, commit: Committed) -> tuple[DomainMetadata, ...] | None:
+    if not before and (before is None or not commit.actions.domain_metadata):
+        return before
     merged = {domain.domain: domain for domain in (*before, *commit.actions.domain_metadata.values())}
     return _unless_many(tuple([domain for domain in merged.values() if not domain.removed]))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, TypedDict
@@ -134,9 +134,10 @@ def parse_txns(txn: TxnArgument | None) -> tuple[TxnId, ...]:
     if txn is None:
         return ()
     single = isinstance(txn, TxnId) or (isinstance(txn, tuple) and len(txn) == 2 and isinstance(txn[0], str))
-    if not single and (isinstance(txn, str) or not isinstance(txn, Iterable)):
+    # An iterator gives its keys once, and a write asks for them more than once.
+    if not single and (isinstance(txn, str) or not isinstance(txn, Collection)):
         raise _bad_txn(txn)
-    keys: Iterable[object] = (txn,) if single else txn  # type: ignore[assignment]
+    keys: Collection[object] = (txn,) if single else txn  # type: ignore[assignment]
     txns = tuple(map(_parse_txn, keys))
     seen: set[str] = set()
     for parsed in txns:

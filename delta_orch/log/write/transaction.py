@@ -179,10 +179,11 @@ class Transaction(Staging):
                 committed.
         """
         self._ensure_committable()
-        stale = self.stale_txns()
-        if stale and self._base is not None and self._leave_out(stale, self._base):
-            return self._skip(self._base, attempt=0)
-        self.ensure_follows()
+        if self._txns:
+            stale = self.stale_txns()
+            if self._base is not None and self._leave_out(stale, self._base):
+                return self._skip(self._base, attempt=0)
+            self.ensure_follows()
         try:
             if (over := self._catch_up()) is not None:
                 return over

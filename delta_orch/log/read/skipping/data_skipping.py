@@ -78,9 +78,13 @@ def match_files(files: pa.Table, where: Expression, schema: StructType, partitio
         ProtocolViolationError: A partition value of the log does not have its column's type.
     """
     values = PartitionValues.of_files(files, schema)
-    by_partition = _Evaluator(values, schema, partition_columns, None).outcomes(where)
     columns = data_columns(where, schema, partition_columns)
-    if not columns or "stats" not in files.column_names:
+    has_statistics = bool(columns) and "stats" in files.column_names
+    if has_statistics and not partition_columns:
+        bounds = read_bounds(FileTable(files).stats, columns)
+        return FileMatch(may_match(values, where, schema, (), bounds), all_booleans(False, files.num_rows))
+    by_partition = _Evaluator(values, schema, partition_columns, None).outcomes(where)
+    if not has_statistics:
         return FileMatch(by_partition.true, by_partition.all_true())
     rest = pc.filter(files, by_partition.true)
     bounds = read_bounds(FileTable(rest).stats, columns)
@@ -112,7 +116,7 @@ def data_columns(
     where: Expression, schema: StructType, partition_columns: Sequence[str]
 ) -> dict[tuple[str, ...], DataType]:
     """The leaf columns of a predicate that statistics may know, by physical path."""
-    partitions = {name.lower() for name in partition_columns}
+    partitions = {*map(str.lower, partition_columns)}
     columns = {}
     for column in columns_of(where):
         data_type = leaf_type(schema, column.path)
@@ -135,7 +139,7 @@ class _Evaluator:
         self._num_files = values.num_files
         self._values = values
         self._schema = schema
-        self._partitions = {name.lower(): name for name in partition_columns}
+        self._partitions = dict(zip(map(str.lower, partition_columns), partition_columns, strict=True))
         self._bounds = bounds or {}
 
     def outcomes(self, node: Expression) -> Outcomes:

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 import delta_orch.arrow_compute as pc
 from delta_orch.log.files.file_columns import parse_object
 from delta_orch.protocol.action_json import STATS_PARSED
-from delta_orch.protocol.actions import JsonValue
+from delta_orch.protocol.actions import JsonObject, JsonValue
 from delta_orch.protocol.arrow_building import (
     int64_array,
     one_chunk,
@@ -76,9 +76,11 @@ _Types: TypeAlias = "dict[str, _Types | pa.DataType]"
 
 def read_bounds(stats: pa.Array | pa.ChunkedArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
     """Bounds of columns by physical path, from JSON statistics. They are null for files without statistics."""
+    if len(stats) <= _FEW_FILES:
+        return _parse_each(one_chunk(stats), columns)
     chunks = stats.chunks if isinstance(stats, pa.ChunkedArray) else [stats]
     pieces = [chunk.slice(start, _BATCH_ROWS) for chunk in chunks for start in range(0, len(chunk), _BATCH_ROWS)]
-    read = [_parse(piece, columns) for piece in pieces] or [_parse_each(string_array([]), columns)]
+    read = [_parse(piece, columns) for piece in pieces]
     return {path: joined([bounds[path] for bounds in read]) for path in columns}
 
 
@@ -194,36 +196,36 @@ def _descend(table: pa.Table, name: str, path: tuple[str, ...]) -> pa.Array:
 
 def _parse_each(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
     """Row by row, also statistics Arrow's reader refuses: what is unusual counts as missing, the rest is used."""
-    objects = [parse_object(text) for text in stats.to_pylist()]
-    num_records = int64_array([_integer(o.get("numRecords")) for o in objects])
+    objects = list(map(parse_object, stats.to_pylist()))
+    num_records = _column(objects, ("numRecords",), pa.int64())
     result = {}
     for path, data_type in columns.items():
         json_type = _json_type(data_type) or pa.null()
-        minimum, maximum = (
-            _column([_value(o.get(name), path) for o in objects], json_type) for name in ("minValues", "maxValues")
-        )
-        null_count = int64_array([_integer(_value(o.get("nullCount"), path)) for o in objects])
+        minimum = _column(objects, ("minValues", *path), json_type)
+        maximum = _column(objects, ("maxValues", *path), json_type)
+        null_count = _column(objects, ("nullCount", *path), pa.int64())
         result[path] = bounds_of(data_type, minimum, maximum, null_count, num_records)
     return result
-
-
-def _value(value: JsonValue, path: tuple[str, ...]) -> JsonValue:
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 def _integer(value: JsonValue) -> int | None:
     # From 2**53 on, a double is not the only integer that was written so.
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
         value = int(value)
-    fits = isinstance(value, int) and _is_number(value) and -(1 << 63) <= value < 1 << 63
+    fits = isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
     return value if fits else None
 
 
-def _column(values: Sequence[JsonValue], json_type: pa.DataType) -> pa.Array:
+def _column(objects: Sequence[JsonObject], path: Path, json_type: pa.DataType) -> pa.Array:
+    """The values at a path of the objects; null where one is missing, or not of the type."""
+    values: list[JsonValue] = []
+    for one in objects:
+        value: JsonValue = one
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        values.append(value)
     if pt.is_integer(json_type):
-        return int64_array([_integer(v) for v in values])
+        return int64_array(list(map(_integer, values)))
     if pt.is_string(json_type):
         return string_array([v if isinstance(v, str) else None for v in values])
     if pt.is_floating(json_type):
@@ -314,7 +316,7 @@ def _range(data_type: DataType, minimum: pa.Array, maximum: pa.Array) -> tuple[p
     if target is None:
         nothing = pa.nulls(len(minimum), type_to_arrow(data_type))
         return nothing, nothing
-    lower, upper = (cast_bounds(_readable(values, target), target) for values in (minimum, maximum))
+    lower, upper = cast_bounds(_readable(minimum, target), target), cast_bounds(_readable(maximum, target), target)
     if data_type == FLOAT:
         # In the fewest digits that tell one float from the next, which as a double are another number.
         return _to_floats(lower), _to_floats(upper)
