@@ -810,7 +810,7 @@ class DeltaTable(_RowWrites):
 
     # Maintenance
 
-    def staged(self, reference: str) -> StagedWrite:
+    def staged(self, reference: str) -> StagedWrite[TableSnapshot]:
         """A write that was staged with `stage=True`, by its reference (`CommitResult.staged`). See `StagedWrite`.
 
         Raises:
@@ -821,7 +821,7 @@ class DeltaTable(_RowWrites):
 
         return StagedWrite(self.log, reference)
 
-    def staged_writes(self) -> list[StagedWrite]:
+    def staged_writes(self) -> list[StagedWrite[TableSnapshot]]:
         """The staged writes that are there, oldest first: also those that are published and that vacuum has not
         removed yet. The table need not exist."""
         from delta_orch.staged_write import staged_writes

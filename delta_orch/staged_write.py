@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from delta_orch.arguments import checked
 from delta_orch.errors import (
@@ -18,6 +18,7 @@ from delta_orch.errors import (
 from delta_orch.log.files.commit_reader import LogFile, parse_log_files
 from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import LogSegment
+from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.held_commit import HeldCommit, ResumedTransaction, load_held_commit, reference_path
 from delta_orch.protocol.paths import STAGED_DIRECTORY, commit_path
 from delta_orch.storage.base import FileMeta
@@ -26,18 +27,20 @@ from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from delta_orch.delta_table import TableSnapshot
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.files.txn import TxnId
-    from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.log.write.commit_options import CommitResult
 
 _HOUR_MS = 3_600_000
 
 
+TableVersion = TypeVar("TableVersion", bound=Snapshot)
+"""The snapshots that the table's log makes."""
+
+
 @checked
-class StagedWrite:
+class StagedWrite(Generic[TableVersion]):
     """A write that was staged (`stage=True`), in this process or another one.
 
         reference = table.overwrite(rows, stage=True).staged
@@ -97,7 +100,7 @@ class StagedWrite:
         """When it was staged, milliseconds since the epoch."""
         return self._first_read.staged_ms
 
-    def snapshot(self) -> TableSnapshot:
+    def snapshot(self) -> TableVersion:
         """The table as this write leaves `read_version`: a snapshot like any other, for reading. Commits that others
         have made since are not in it. Its writing methods raise MetadataChangedError.
 
@@ -120,7 +123,7 @@ class StagedWrite:
             segment = base.segment._replace(version=preview.version, version_file=file)
             checkpoint, tail = base.checkpoint, base.tail
         snapshot = self._log.snapshot_class(self._log.store, segment, checkpoint, tail.fold(actions), base)
-        return cast("TableSnapshot", snapshot)
+        return cast("TableVersion", snapshot)
 
     def publish(self, *, if_unchanged: bool = False, look: Callable[[Commit], None] | None = None) -> CommitResult:
         """Commit it. However often, and by however many processes: it is committed once, and each is told the version.
@@ -227,9 +230,9 @@ class StagedWrite:
         )
 
 
-def staged_writes(log: TableLog) -> list[StagedWrite]:
+def staged_writes(log: TableLog) -> list[StagedWrite[TableVersion]]:
     """See `DeltaTable.staged_writes`."""
-    writes = []
+    writes: list[StagedWrite[TableVersion]] = []
     for name in log.store.list_names(STAGED_DIRECTORY):
         try:
             writes.append(StagedWrite(log, name.removesuffix(".json")))

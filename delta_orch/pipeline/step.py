@@ -652,7 +652,7 @@ class Step:
     def _publish(
         self,
         result: CommitResult,
-        staged: StagedWrite,
+        staged: StagedWrite[TableSnapshot],
         work: Work,
         guards: Collection[RowGuard],
         expected: ExpectationReport | None,
@@ -699,7 +699,7 @@ class Step:
         """Which rows the audits are about; None for all."""
         return self._bounds if self.where is None else self.where
 
-    def _audit(self, staged: StagedWrite) -> tuple[AuditFinding, ...]:
+    def _audit(self, staged: StagedWrite[TableSnapshot]) -> tuple[AuditFinding, ...]:
         from delta_orch.expressions.resolve import resolve_predicate
 
         snapshot = staged.snapshot()

@@ -62,7 +62,7 @@ def first_upsert(
     return result if options.get("stage") else replace(publish_now(staged), measured=result.measured)
 
 
-def publish_now(staged: StagedWrite, *, if_unchanged: bool = False) -> CommitResult:
+def publish_now(staged: StagedWrite[TableSnapshot], *, if_unchanged: bool = False) -> CommitResult:
     """As `StagedWrite.publish`, for who has staged it just now and can do so again: a conflict may be retried."""
     try:
         return staged.publish(if_unchanged=if_unchanged)

@@ -89,7 +89,7 @@ class Session:
     def relation(self, engine: Engine, value: object) -> Relation:
         """A value as rows for an engine. Raises UnsupportedExpressionError: The table has columns with collations."""
         value = value.snapshot() if isinstance(value, DeltaTable) else value
-        if isinstance(value, Snapshot) and has_collations(value.configuration):
+        if isinstance(value, Snapshot) and has_collations(value.metadata):
             raise unsupported("A query of a table whose columns have collations", "Read it with snapshot().scan()")
         return open_source(engine, value)
 

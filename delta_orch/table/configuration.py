@@ -52,7 +52,7 @@ class TableConfiguration:
             ProtocolViolationError: The protocol contradicts itself.
         """
         configuration = cls(protocol, metadata)
-        ensure_readable(configuration)
+        ensure_readable(protocol, metadata)
         return configuration
 
     def for_writing(self) -> TableConfiguration:
@@ -67,7 +67,7 @@ class TableConfiguration:
 
     @cached_property
     def _is_writable(self) -> bool:
-        ensure_writable(self)
+        ensure_writable(self.protocol, self.metadata)
         _ = self.partition_columns
         return True
 
@@ -78,7 +78,7 @@ class TableConfiguration:
         text = self.metadata.schema_string
         schema = parse_schema(text)
         ensure_distinct_names(schema)
-        is_mapped = PHYSICAL_NAME not in text or (self.supports("columnMapping") and has_column_mapping(self))
+        is_mapped = PHYSICAL_NAME not in text or (self.supports("columnMapping") and has_column_mapping(self.metadata))
         # Without column mapping in force, log and files know columns by their own names, whatever the schema says.
         return schema if is_mapped else without_column_mapping(schema)
 
@@ -119,7 +119,7 @@ class TableConfiguration:
     @cached_property
     def has_rules(self) -> bool:
         """Whether something may be asked of rows beside their types and NOT NULL."""
-        return has_check_constraints(self) or any(field.metadata for field in fields_of(self.schema))
+        return has_check_constraints(self.metadata) or any(field.metadata for field in fields_of(self.schema))
 
     @cached_property
     def features(self) -> frozenset[str]:

@@ -48,11 +48,11 @@ NEW_TABLE = Protocol(1, 2)
 
 def required_features(configuration: TableConfiguration) -> frozenset[str]:
     """The features that the schema and the properties ask for, and those they depend on. Unknown names are left out."""
-    needed = {f.name for f in FEATURES if f.enabled_by is not None and asks_for(f.enabled_by)(configuration)}
+    needed = {f.name for f in FEATURES if f.enabled_by is not None and asks_for(f.enabled_by)(configuration.metadata)}
     needed |= {"geospatial"} if holds_geo(configuration.schema) else set()
     needed |= {_FEATURE_OF_TYPE[t] for t in types_of(configuration.schema) if t in _FEATURE_OF_TYPE}
     # Constraints, generated columns, …: what the schema or a property asks for must not be ignored.
-    needed |= {f.name for f in FEATURES if f.is_active is not always and f.is_active(configuration)}
+    needed |= {f.name for f in FEATURES if f.is_active is not always and f.is_active(configuration.metadata)}
     return frozenset(with_dependencies(needed))
 
 
@@ -252,6 +252,10 @@ class FileTrait(Enum):
     SHREDDED_VARIANTS = "shredded variants"
 
 
+def _of_metadata(is_used: Callable[[Metadata], bool]) -> Callable[[TableConfiguration], bool]:
+    return lambda view: is_used(view.metadata)
+
+
 class Removal(NamedTuple):
     """How a feature leaves a table.
 
@@ -267,7 +271,7 @@ class Removal(NamedTuple):
     forgets: tuple[str, ...] = ()
     history_needs_it: bool = False
     trait: FileTrait | None = None
-    uses: Callable[[TableConfiguration], bool] = registry.always
+    uses: Callable[[TableConfiguration], bool] = _of_metadata(registry.always)
 
 
 def _nothing(view: TableConfiguration) -> None:
@@ -279,7 +283,7 @@ def _while(is_used: Callable[[TableConfiguration], bool], remedy: str) -> Blocke
 
 
 def _while_set(name: str) -> Blocker:
-    return _while(asks_for(name), f"set {name} to another value first")
+    return _while(_of_metadata(asks_for(name)), f"set {name} to another value first")
 
 
 def _has_type(data_type: DataType) -> Callable[[TableConfiguration], bool]:
@@ -295,13 +299,18 @@ _ICT = "delta.inCommitTimestampEnablement"
 REMOVALS: Mapping[str, Removal] = {
     "appendOnly": Removal(_while_set("delta.appendOnly")),
     "invariants": Removal(
-        _while(lambda v: registry.has_invariants(v) or _has_not_null(v), "drop NOT NULL and the invariants first")
+        _while(
+            lambda view: registry.has_invariants(view.metadata) or _has_not_null(view),
+            "drop NOT NULL and the invariants first",
+        )
     ),
-    "checkConstraints": Removal(_while(registry.has_check_constraints, "drop the constraints first")),
+    "checkConstraints": Removal(_while(_of_metadata(registry.has_check_constraints), "drop the constraints first")),
     "changeDataFeed": Removal(_while_set("delta.enableChangeDataFeed")),
-    "generatedColumns": Removal(_while(registry.has_generated_columns, "drop the generated columns first")),
-    "identityColumns": Removal(_while(registry.has_identity_columns, "drop the identity columns first")),
-    "allowColumnDefaults": Removal(_while(registry.has_column_defaults, "drop the defaults first")),
+    "generatedColumns": Removal(
+        _while(_of_metadata(registry.has_generated_columns), "drop the generated columns first")
+    ),
+    "identityColumns": Removal(_while(_of_metadata(registry.has_identity_columns), "drop the identity columns first")),
+    "allowColumnDefaults": Removal(_while(_of_metadata(registry.has_column_defaults), "drop the defaults first")),
     "domainMetadata": Removal(_nothing),
     "clustering": Removal(_nothing),
     "icebergCompatV1": Removal(_while_set("delta.enableIcebergCompatV1")),
@@ -335,34 +344,34 @@ REMOVALS: Mapping[str, Removal] = {
         forgets=("delta.enableVariantShredding",),
         history_needs_it=True,
         trait=FileTrait.SHREDDED_VARIANTS,
-        uses=asks_for("delta.enableVariantShredding"),
+        uses=_of_metadata(asks_for("delta.enableVariantShredding")),
     ),
     "typeWidening": Removal(
         _nothing,
         forgets=("delta.enableTypeWidening",),
         history_needs_it=True,
         trait=FileTrait.OLDER_TYPES,
-        uses=lambda view: asks_for("delta.enableTypeWidening")(view) or has_type_changes(view.schema),
+        uses=lambda view: asks_for("delta.enableTypeWidening")(view.metadata) or has_type_changes(view.schema),
     ),
     "deletionVectors": Removal(
         _nothing,
         forgets=("delta.enableDeletionVectors",),
         history_needs_it=True,
         trait=FileTrait.DELETION_VECTOR,
-        uses=asks_for("delta.enableDeletionVectors"),
+        uses=_of_metadata(asks_for("delta.enableDeletionVectors")),
     ),
     "v2Checkpoint": Removal(
         _nothing,
         forgets=("delta.checkpointPolicy",),
         history_needs_it=True,
-        uses=asks_for("delta.checkpointPolicy"),
+        uses=_of_metadata(asks_for("delta.checkpointPolicy")),
     ),
     "columnMapping": Removal(
         _nothing,
         forgets=("delta.columnMapping.mode", "delta.columnMapping.maxColumnId"),
         history_needs_it=True,
         trait=FileTrait.MAPPED_NAMES,
-        uses=registry.has_column_mapping,
+        uses=_of_metadata(registry.has_column_mapping),
     ),
 }
 

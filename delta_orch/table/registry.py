@@ -9,46 +9,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
-from delta_orch.protocol.actions import Protocol
-from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START, INVARIANTS, TYPE_CHANGES
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.schema import (
+    CURRENT_DEFAULT,
+    GENERATION_EXPRESSION,
+    IDENTITY_START,
+    INVARIANTS,
+    TYPE_CHANGES,
+    parse_schema,
+)
 from delta_orch.protocol.types import COLLATIONS, fields_of
-
-if TYPE_CHECKING:
-    from delta_orch.table.configuration import TableConfiguration
 
 MAX_READER_VERSION = 3
 MAX_WRITER_VERSION = 7
 
 
-def always(configuration: TableConfiguration) -> bool:
+def always(metadata: Metadata) -> bool:
     return True
 
 
-def asks_for(property_name: str) -> Callable[[TableConfiguration], bool]:
+def asks_for(property_name: str) -> Callable[[Metadata], bool]:
     """Whether a property is set to anything but the values that switch its feature off; its name in any case."""
     name = property_name.lower()
 
-    def is_asked_for(configuration: TableConfiguration) -> bool:
-        values = (value for key, value in configuration.configuration.items() if key.lower() == name)
+    def is_asked_for(metadata: Metadata) -> bool:
+        values = (value for key, value in metadata.configuration.items() if key.lower() == name)
         return next(values, "false").strip().lower() not in ("false", "none", "classic")
 
     return is_asked_for
 
 
-def has_check_constraints(configuration: TableConfiguration) -> bool:
-    return any(key.lower().startswith("delta.constraints.") for key in configuration.configuration)
+def has_check_constraints(metadata: Metadata) -> bool:
+    return any(key.lower().startswith("delta.constraints.") for key in metadata.configuration)
 
 
-def has_field_key(key: str) -> Callable[[TableConfiguration], bool]:
+def has_field_key(key: str) -> Callable[[Metadata], bool]:
     """Whether the metadata of any field, at any depth, has this key."""
 
-    def has_key(configuration: TableConfiguration) -> bool:
+    def has_key(metadata: Metadata) -> bool:
         # The text first: most tables do not need their schema parsed for this.
-        return key in configuration.metadata.schema_string and any(
-            key in field.metadata for field in fields_of(configuration.schema)
+        return key in metadata.schema_string and any(
+            key in field.metadata for field in fields_of(parse_schema(metadata.schema_string))
         )
 
     return has_key
@@ -61,9 +65,9 @@ has_identity_columns = has_field_key(IDENTITY_START)
 has_column_defaults = has_field_key(CURRENT_DEFAULT)
 
 
-def has_collations(configuration: TableConfiguration) -> bool:
+def has_collations(metadata: Metadata) -> bool:
     """Whether a string column compares other than byte by byte. Its field says so, in older tables its type."""
-    text = configuration.metadata.schema_string
+    text = metadata.schema_string
     return COLLATIONS in text or " collate " in text.lower()
 
 
@@ -91,7 +95,7 @@ class TableFeature(NamedTuple):
     legacy_writer_version: int | None = None
     reads: bool = True
     writes: bool = True
-    is_active: Callable[[TableConfiguration], bool] = always
+    is_active: Callable[[Metadata], bool] = always
     enabled_by: str | None = None
     requires: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
@@ -183,7 +187,7 @@ def canonical_features(protocol: Protocol) -> frozenset[str]:
     return frozenset(name if (feature := find_feature(name)) is None else feature.name for name in names)
 
 
-def ensure_readable(configuration: TableConfiguration) -> None:
+def ensure_readable(protocol: Protocol, metadata: Metadata) -> None:
     """Refuse a table that this release might misread. Called by `TableConfiguration.for_reading`.
 
     Raises:
@@ -191,7 +195,6 @@ def ensure_readable(configuration: TableConfiguration) -> None:
         UnsupportedFeatureError: Reader features are unknown or not implemented; all are named.
         ProtocolViolationError: Reader version 3 without `readerFeatures`.
     """
-    protocol = configuration.protocol
     _ensure_version("read", protocol.min_reader_version, MAX_READER_VERSION, protocol.reader_features)
     needed = set(protocol.reader_features or ())
     # Reader version 2 implies it. Some tables at (3, 7) list it for writers only.
@@ -199,14 +202,14 @@ def ensure_readable(configuration: TableConfiguration) -> None:
         needed.add("columnMapping")
     # Who reads past a coordinator would miss commits, although only writers must know it.
     needed |= {n for n in supported_features(protocol) if (f := find_feature(n)) is not None and not f.reads}
-    _refuse("read", needed, lambda f: f.reads or f.by_catalog or not f.is_active(configuration))
-    if TYPE_CHANGES in configuration.metadata.schema_string:
+    _refuse("read", needed, lambda f: f.reads or f.by_catalog or not f.is_active(metadata))
+    if TYPE_CHANGES in metadata.schema_string:
         from delta_orch.table.type_widening import ensure_known_type_changes
 
-        ensure_known_type_changes(configuration.schema)
+        ensure_known_type_changes(parse_schema(metadata.schema_string))
 
 
-def ensure_writable(configuration: TableConfiguration) -> None:
+def ensure_writable(protocol: Protocol, metadata: Metadata) -> None:
     """Refuse a table that this release might damage by writing. Called by `TableConfiguration.for_writing`.
 
     A feature that is supported but provably not in use (no constraint, no generated column, …) is no obstacle.
@@ -216,10 +219,9 @@ def ensure_writable(configuration: TableConfiguration) -> None:
         UnsupportedFeatureError: Features are unknown or not implemented; all are named. Nothing was written.
         ProtocolViolationError: Writer version 7 without `writerFeatures`.
     """
-    ensure_readable(configuration)
-    protocol = configuration.protocol
+    ensure_readable(protocol, metadata)
     _ensure_version("write", protocol.min_writer_version, MAX_WRITER_VERSION, protocol.writer_features)
-    _refuse("write", supported_features(protocol), lambda f: f.writes or f.by_catalog or not f.is_active(configuration))
+    _refuse("write", supported_features(protocol), lambda f: f.writes or f.by_catalog or not f.is_active(metadata))
 
 
 def ensure_features_writable(names: Iterable[str]) -> None:
@@ -231,7 +233,7 @@ def ensure_features_writable(names: Iterable[str]) -> None:
     _refuse("write", set(names), lambda f: f.writes)
 
 
-def ensure_asks_catalog(configuration: TableConfiguration, is_catalog_managed: bool, place: str) -> None:
+def ensure_asks_catalog(protocol: Protocol, is_catalog_managed: bool, place: str) -> None:
     """Refuse the files of a table whose commits a catalog decides, if the catalog is not asked.
 
     Args:
@@ -241,12 +243,12 @@ def ensure_asks_catalog(configuration: TableConfiguration, is_catalog_managed: b
     Raises:
         UnsupportedFeatureError: It was opened by its path. Nothing was read or written.
     """
-    if not is_catalog_managed and CATALOG_MANAGED in configuration.features:
+    if not is_catalog_managed and CATALOG_MANAGED in canonical_features(protocol):
         raise UnsupportedFeatureError(
             f"The table at {place} can only be opened through its catalog",
             cause=f"It has the feature {CATALOG_MANAGED}: the catalog, not the files, says what its versions are",
             remedy='Open it by its name: DeltaTable("uc://catalog.schema.table"), see docs/catalogs.md',
-            features=sorted(n for n in supported_features(configuration.protocol) if n in _SPELLED),
+            features=sorted(n for n in supported_features(protocol) if n in _SPELLED),
         )
 
 

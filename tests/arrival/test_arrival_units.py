@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from delta_orch import DeltaTable, Expect, FileSource
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import (
     ConcurrentTransactionError,
     ConflictError,
@@ -250,7 +251,7 @@ def test_a_step_that_stages_its_rows_may_be_retried_after_a_conflict(
     def apply(part: str, order: int) -> StepReport:
         return load(table, source, part, order, "cdc", merge_keys=("id",), changes=changes, expect=POSITIVE)
 
-    def publish_late(staged: StagedWrite, **options: bool) -> CommitResult:
+    def publish_late(staged: StagedWrite[TableSnapshot], **options: bool) -> CommitResult:
         monkeypatch.undo()
         table.update({"at": "2"}, where="id = 1")
         return publish_now(staged, **options)

@@ -44,7 +44,7 @@ def test_reader_features_not_implemented_are_refused_by_name(feature: TableFeatu
     for name in (feature.name, *feature.aliases):
         with pytest.raises(UnsupportedFeatureError, match=feature.name) as e:
             found = TableConfiguration.for_reading(Protocol(3, 7, (name,), (name,)), used)
-            ensure_asks_catalog(found, is_catalog_managed=False, place="/t")
+            ensure_asks_catalog(found.protocol, is_catalog_managed=False, place="/t")
         assert e.value.context["features"] == [name]
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable, TxnId
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import (
     ConflictError,
     DeltaError,
@@ -378,7 +379,7 @@ def test_what_an_audit_saw_of_the_whole_table_is_what_is_published(tmp_path: Pat
     rows = pa.table({"id": [2], "p": ["a"]})
     table.append(pa.table({"id": [1], "p": ["a"]}), partition_by=["p"])
 
-    def stage() -> StagedWrite:
+    def stage() -> StagedWrite[TableSnapshot]:
         write = table.append if where is None else partial(table.overwrite, replace_where=where)
         reference = write(rows, stage=True).staged
         assert reference is not None

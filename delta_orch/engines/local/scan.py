@@ -164,8 +164,8 @@ def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
     numbers = nothing if plan.row_addresses is None else plan.files.column(FILE_NUMBERS).to_pylist()
     row_ids = versions = nothing
     if plan.row_tracking is not None:
-        row_ids = plan.files.column("base_row_id").to_pylist()
-        versions = plan.files.column("default_row_commit_version").to_pylist()
+        row_ids = FileTable(plan.files).base_row_id.to_pylist()
+        versions = FileTable(plan.files).default_row_commit_version.to_pylist()
     plan.ensure_each_once()
     for index, path in enumerate(FileTable(plan.files).path.to_pylist()):
         constants = {name: values.column(name)[index] for name in names} if names else {}

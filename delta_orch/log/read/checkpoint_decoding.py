@@ -14,6 +14,7 @@ from delta_orch.errors import ProtocolViolationError
 from delta_orch.log.files.file_columns import ADD_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA
 from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, child_of, readable
 from delta_orch.log.read.reconcile import TouchedFiles, file_keys
+from delta_orch.log.read.skipping.file_statistics import ColumnBounds, Path, bounds_of
 from delta_orch.protocol.action_json import (
     ADD_FIELDS,
     DELETION_VECTOR_FIELDS,
@@ -23,6 +24,7 @@ from delta_orch.protocol.action_json import (
 )
 from delta_orch.protocol.arrow_building import STRING_MAP, one_chunk, plain, string_map_array
 from delta_orch.protocol.paths import canonical_paths
+from delta_orch.protocol.types import DataType
 
 SCHEMAS: Mapping[str, pa.Schema] = {"add": ADD_SCHEMA, "remove": REMOVE_SCHEMA}
 _FIELDS: Mapping[str, Mapping[str, str]] = {"add": ADD_FIELDS, "remove": REMOVE_FIELDS}
@@ -242,3 +244,50 @@ def live_mask(paths: pa.Array, vectors: pa.Array | None, touched: TouchedFiles) 
         ids = pa.nulls(len(paths), pa.string()) if ids is None else one_chunk(ids)
         candidates = pc.and_(candidates, pc.is_in(file_keys(canonical, ids), value_set=touched.keys))
     return pc.and_not(keep, candidates)
+
+
+def read_parsed_bounds(
+    group: RowGroup, keep: Mask | None, columns: Mapping[Path, DataType]
+) -> dict[Path, ColumnBounds] | None:
+    """Bounds of columns, given by physical path, for the `add` actions a mask marks; None where the row group has no
+    statistics as columns.
+
+    Raises:
+        CorruptLogError: The file is damaged.
+        IncompleteCheckpointError: It is gone.
+    """
+    fields = [
+        ("numRecords",),
+        *((kind, *path) for path in columns for kind in ("minValues", "maxValues", "nullCount")),
+    ]
+    present = [leaf for leaf in fields if _leaf_name(leaf) in group.part.leaves]
+    if len(present) < 2:
+        return None
+    names = [_leaf_name(leaf).removeprefix("add.") for leaf in present]
+    structs = pa.chunked_array(list(group.iter_structs("add", names)))
+    adds = one_chunk(select(structs, keep))
+    values = {leaf: _descend_struct(adds, (STATS_PARSED, *leaf)) for leaf in present}
+
+    def column(*leaf: str) -> pa.Array:
+        return values[leaf] if leaf in values else pa.nulls(len(adds), pa.int64())
+
+    return {
+        path: bounds_of(
+            data_type,
+            column("minValues", *path),
+            column("maxValues", *path),
+            column("nullCount", *path),
+            column("numRecords"),
+        )
+        for path, data_type in columns.items()
+    }
+
+
+def _leaf_name(leaf: Sequence[str]) -> str:
+    return ".".join(("add", STATS_PARSED, *leaf))
+
+
+def _descend_struct(struct: pa.StructArray, path: Sequence[str]) -> pa.Array:
+    for name in path:
+        struct = pc.struct_field(struct, [struct.type.get_field_index(name)])
+    return struct

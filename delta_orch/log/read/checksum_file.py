@@ -10,7 +10,7 @@ nothing in it proves that it agrees, and published tables have ones that do not.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError, FileMissingInStoreError, ProtocolViolationError
-from delta_orch.log.files.commit_reader import Commit, FileActions, read_commit
+from delta_orch.log.files.commit_reader import Commit, FileActions
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.actions import JsonObject, Metadata, Protocol, Txn
 from delta_orch.protocol.arrow_building import int64_numbers
@@ -34,8 +34,6 @@ from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from delta_orch.log.read.snapshot import Snapshot
 
     Numbers = NDArray[np.int64]
 
@@ -84,59 +82,37 @@ def read_version_checksum(store: LogStore, version: int) -> VersionChecksum | No
     return parse_version_checksum(data, path) if data else None
 
 
-def validate_snapshot(snapshot: Snapshot) -> ChecksumValidation:
-    """Hold a state against its version checksum, every field there is.
+def validated(version: int, path: str | None, compared: Iterable[tuple[str, object, object]]) -> ChecksumValidation:
+    """The validation of a version by the fields that were compared: their names, recorded values and computed values.
+
+    Args:
+        path: The checksum file; None where there is none.
 
     Raises:
-        ChecksumMismatchError: They disagree. The message names every field, `context["mismatches"]` holds them as
+        ChecksumMismatchError: Two differ. The message names every such field, `context["mismatches"]` holds them as
             `ChecksumMismatch`.
-        CorruptLogError: The checksum cannot be parsed, or the log is damaged.
     """
-    checksum = read_version_checksum(snapshot.store, snapshot.version)
-    if checksum is None:
-        return ChecksumValidation(snapshot.version, None, ())
-    path = checksum_path(snapshot.version)
-    compared = list(_compare(snapshot, checksum, path))
+    fields = list(compared)
     mismatches = tuple(
         ChecksumMismatch(field, _shown(recorded), _shown(computed))
-        for field, recorded, computed in compared
+        for field, recorded, computed in fields
         if recorded != computed
     )
     if mismatches:
         differences = "; ".join(f"{m.field}: recorded {m.recorded}, computed {m.computed}" for m in mismatches)
         raise ChecksumMismatchError(
-            f"Version {snapshot.version} does not agree with its version checksum",
+            f"Version {version} does not agree with its version checksum",
             cause=differences,
             remedy="Find out which of the two was changed after the commit: the log may be damaged, or the checksum",
-            version=snapshot.version,
+            version=version,
             path=path,
             mismatches=mismatches,
         )
-    return ChecksumValidation(snapshot.version, path, tuple(field for field, _, _ in compared))
+    return ChecksumValidation(version, path, tuple(field for field, _, _ in fields))
 
 
-def _compare(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, object, object]]:
-    """Field, recorded value, value of the state; for every field that can be compared."""
-    yield "numFiles", checksum.num_files, snapshot.num_files
-    yield "tableSizeBytes", checksum.table_size_bytes, snapshot.size_bytes
-    # A snapshot has exactly one of each, or it could not be made.
-    yield "numMetadata", checksum.num_metadata, 1
-    yield "numProtocol", checksum.num_protocol, 1
-    if checksum.metadata is not None:
-        yield "metadata", comparable_metadata(checksum.metadata), comparable_metadata(snapshot.metadata)
-    if checksum.protocol is not None:
-        yield "protocol", comparable_protocol(checksum.protocol), comparable_protocol(snapshot.protocol)
-    yield from _compare_commit(snapshot, checksum)
-    if checksum.txns is not None:
-        yield "setTransactions", *_comparable_txns(snapshot, checksum.txns)
-    if checksum.domain_metadata is not None:
-        recorded = {d.domain: d.configuration for d in checksum.domain_metadata if not d.removed}
-        yield "domainMetadata", recorded, dict(snapshot.domain_metadata)
-    yield from _compare_files(snapshot, checksum, path)
-
-
-def _compare_commit(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[tuple[str, object, object]]:
-    commit = read_own_commit(snapshot)
+def compare_commit(commit: Commit | None, checksum: VersionChecksum) -> Iterator[tuple[str, object, object]]:
+    """The fields about the version's commit, None where that was cleaned up."""
     info: JsonObject = {} if commit is None or commit.commit_info is None else commit.commit_info
     if checksum.in_commit_timestamp_ms is not None and commit is not None:
         yield "inCommitTimestampOpt", checksum.in_commit_timestamp_ms, info.get("inCommitTimestamp")
@@ -144,33 +120,31 @@ def _compare_commit(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[t
         yield "txnId", checksum.txn_id, info["txnId"]
 
 
-def read_own_commit(snapshot: Snapshot) -> Commit | None:
-    """The version's commit, None where it was cleaned up."""
-    meta = snapshot.segment.version_file
-    is_commit = meta.path.endswith(f"/{snapshot.version:020d}.json")
-    return read_commit(snapshot.store, meta, snapshot.version) if is_commit else None
-
-
-def _compare_files(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, object, object]]:
+def compare_files(
+    live_files: Callable[[Sequence[str]], pa.Table], checksum: VersionChecksum, path: str
+) -> Iterator[tuple[str, object, object]]:
+    """The fields about single files. `live_files` gives columns of the live files (`Snapshot.files`)."""
     if checksum.file_size_histogram is not None:
-        sizes = int64_numbers(FileTable(snapshot.files(["size"])).size)
+        sizes = int64_numbers(FileTable(live_files(["size"])).size)
         recorded = checksum.file_size_histogram
         computed = file_size_histogram(sizes, recorded.sorted_bin_boundaries)
         yield "fileSizeHistogram", _filled_bins(recorded), _filled_bins(computed)
-    yield from _compare_deleted_records(snapshot, checksum)
+    yield from _compare_deleted_records(live_files, checksum)
     if checksum.all_files is not None:
         columns = ["path", "dv_id", "partition_values", *_FILE_COLUMNS]
         recorded_files = _comparable_files(_parse_files(checksum.all_files, path).select(columns))
-        files = _comparable_files(snapshot.files(columns))
+        files = _comparable_files(live_files(columns))
         # For two long lists, show only the difference.
         yield "allFiles", _without(recorded_files, files), _without(files, recorded_files)
 
 
-def _compare_deleted_records(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[tuple[str, object, object]]:
+def _compare_deleted_records(
+    live_files: Callable[[Sequence[str]], pa.Table], checksum: VersionChecksum
+) -> Iterator[tuple[str, object, object]]:
     expected = (checksum.num_deleted_records, checksum.num_deletion_vectors, checksum.deleted_record_counts)
     if all(value is None for value in expected):
         return
-    vectors = FileTable(snapshot.files(["deletion_vector"])).deletion_vector
+    vectors = FileTable(live_files(["deletion_vector"])).deletion_vector
     deleted = int64_numbers(pc.struct_field(vectors, ["cardinality"]))
     computed = (
         int(deleted.sum()),
@@ -235,14 +209,15 @@ def comparable_protocol(protocol: Protocol) -> tuple[object, ...]:
     )
 
 
-def _comparable_txns(snapshot: Snapshot, recorded: tuple[Txn, ...]) -> tuple[dict[str, Txn], dict[str, Txn]]:
+def comparable_txns(
+    recorded: tuple[Txn, ...], every: Mapping[str, Txn], live: Mapping[str, Txn]
+) -> tuple[dict[str, Txn], dict[str, Txn]]:
     """The recorded transaction identifiers, and those of the state.
 
     The writer left out those that had expired by its clock. Ours is later: what has expired by now may be recorded or
     not, but not with another version.
     """
     written = {txn.app_id: txn for txn in recorded}
-    every, live = snapshot.every_txn, snapshot.txn_actions
     computed = {app_id: txn for app_id, txn in every.items() if app_id in live or app_id in written}
     for app_id in written.keys() & computed.keys():
         if written[app_id].last_updated is None or computed[app_id].last_updated is None:

@@ -30,9 +30,9 @@ from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.checksum_file import comparable_metadata, comparable_protocol
 from delta_orch.log.read.compactions import read_compaction
 from delta_orch.log.read.reconcile import file_keys, reconcile_files
-from delta_orch.log.read.replay import replay_segment
 from delta_orch.log.read.segment import LogSegment, plan_segment
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import replay_segment
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.last_checkpoint import parse_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, canonical_paths, commit_path

@@ -1,24 +1,30 @@
-"""From the files of a segment to its reconciled tail."""
+"""The tail: the reconciled state of the commits after a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from typing import Protocol as Shape
 
-from delta_orch.log.files.commit_reader import LogActions, parse_log_files, read_commits
-from delta_orch.log.read.segment import LogSegment
+from delta_orch.log.files.commit_reader import LogActions
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
-from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from delta_orch.log.read.checkpoint_reader import Checkpoint
-    from delta_orch.log.read.compactions import CompactedRun
     from delta_orch.log.read.reconcile import TailFiles, TouchedFiles
 
 _MAX_PENDING = 64
+
+
+class UnsettledRun(Shape):
+    """A run of commits whose files are settled when somebody asks for them: `compactions.CompactedRun`."""
+
+    @property
+    def num_files(self) -> int: ...
+
+    def settled(self, before: TailFiles | None, runs: Sequence[LogActions]) -> LogActions: ...
 
 
 class _PendingFiles:
@@ -29,11 +35,11 @@ class _PendingFiles:
 
     __slots__ = ("_state",)
 
-    def __init__(self, before: TailFiles | None = None, runs: tuple[LogActions | CompactedRun, ...] = ()) -> None:
+    def __init__(self, before: TailFiles | None = None, runs: tuple[LogActions | UnsettledRun, ...] = ()) -> None:
         # Both at once, for who reads them while another thread replaces them.
         self._state = before, runs
 
-    def plus(self, actions: LogActions | CompactedRun) -> _PendingFiles:
+    def plus(self, actions: LogActions | UnsettledRun) -> _PendingFiles:
         # A compaction that names no file may leave some out.
         if isinstance(actions, LogActions) and not actions.num_files:
             return self
@@ -99,7 +105,7 @@ class Tail:
         """Every file that some commit added or removed. The checkpoint's actions for these files are obsolete."""
         return self._files.reconciled().touched
 
-    def fold(self, actions: LogActions, files: CompactedRun | None = None) -> Tail:
+    def fold(self, actions: LogActions, files: UnsettledRun | None = None) -> Tail:
         """This state and the commits that follow it.
 
         Args:
@@ -113,27 +119,3 @@ class Tail:
             commit_info=actions.commit_info,
             _files=self._files.plus(files or actions),
         )
-
-
-def replay_segment(store: LogStore, segment: LogSegment, checkpoint: Checkpoint | None) -> Tail:
-    """The reconciled state of everything in a segment that is JSON: its commits, and a V2 checkpoint's own file.
-
-    Raises:
-        CorruptLogError: A commit is damaged or gone; the error names the file.
-    """
-    tail = Tail()
-    if checkpoint is not None and checkpoint.json_actions is not None:
-        tail = tail.fold(checkpoint.json_actions)
-    for compaction, versions in segment.runs():
-
-        def read(versions: range = versions) -> LogActions:
-            return parse_log_files(read_commits(store, segment.commits_of(versions), versions))
-
-        if compaction is None:
-            tail = tail.fold(read())
-            continue
-        from delta_orch.log.read.compactions import read_trusted
-
-        run = read_trusted(store, compaction, tail, checkpoint, read)
-        tail = tail.fold(read()) if run is None else tail.fold(run.actions, run)
-    return tail

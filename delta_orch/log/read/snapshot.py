@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from delta_orch.arguments import checked
 from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
-from delta_orch.log.files.commit_reader import commit_timestamp_ms, read_commit
+from delta_orch.log.files.commit_reader import Commit, commit_timestamp_ms, read_commit
 from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import LogSegment
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
-from delta_orch.protocol.paths import commit_path
+from delta_orch.protocol.paths import checksum_path, commit_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.checksum_file import ChecksumValidation
     from delta_orch.log.read.skipping.data_skipping import Pruning
     from delta_orch.protocol.schema_edit import Path
+    from delta_orch.protocol.version_checksum import VersionChecksum
     from delta_orch.table.column_details import ColumnDetails
 
 
@@ -83,7 +84,7 @@ class Snapshot:
 
     def _read_configuration(self, protocol: Protocol, metadata: Metadata) -> TableConfiguration:
         configuration = TableConfiguration.for_reading(protocol, metadata)
-        ensure_asks_catalog(configuration, self.store.is_catalog_managed, self.store.uri)
+        ensure_asks_catalog(configuration.protocol, self.store.is_catalog_managed, self.store.uri)
         # Now, so that a version whose schema cannot be read fails as it is opened.
         _ = configuration.schema
         return configuration
@@ -336,13 +337,48 @@ class Snapshot:
             ChecksumMismatchError: They disagree; every field that does is named.
             CorruptLogError: The checksum cannot be read, or the log is damaged.
         """
-        from delta_orch.log.read.checksum_file import validate_snapshot
+        from delta_orch.log.read.checksum_file import read_version_checksum, validated
 
-        return validate_snapshot(self)
+        checksum, path = read_version_checksum(self.store, self.version), checksum_path(self.version)
+        if checksum is None:
+            return validated(self.version, None, ())
+        return validated(self.version, path, _compare(self, checksum, path))
 
     @cached_property
     def _files(self) -> LiveFiles:
         return LiveFiles(self.checkpoint, self.tail, self._older_files)
+
+
+def read_own_commit(snapshot: Snapshot) -> Commit | None:
+    """The version's commit, None where it was cleaned up."""
+    meta = snapshot.segment.version_file
+    is_commit = meta.path.endswith(f"/{snapshot.version:020d}.json")
+    return read_commit(snapshot.store, meta, snapshot.version) if is_commit else None
+
+
+def _compare(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, object, object]]:
+    """Field, recorded value, value of the state; for every field that can be compared."""
+    from delta_orch.log.read import checksum_file
+
+    yield "numFiles", checksum.num_files, snapshot.num_files
+    yield "tableSizeBytes", checksum.table_size_bytes, snapshot.size_bytes
+    # A snapshot has exactly one of each, or it could not be made.
+    yield "numMetadata", checksum.num_metadata, 1
+    yield "numProtocol", checksum.num_protocol, 1
+    if checksum.metadata is not None:
+        recorded, computed = map(checksum_file.comparable_metadata, (checksum.metadata, snapshot.metadata))
+        yield "metadata", recorded, computed
+    if checksum.protocol is not None:
+        recorded_protocol, protocol = map(checksum_file.comparable_protocol, (checksum.protocol, snapshot.protocol))
+        yield "protocol", recorded_protocol, protocol
+    yield from checksum_file.compare_commit(read_own_commit(snapshot), checksum)
+    if checksum.txns is not None:
+        txns = checksum_file.comparable_txns(checksum.txns, snapshot.every_txn, snapshot.txn_actions)
+        yield "setTransactions", *txns
+    if checksum.domain_metadata is not None:
+        domains = {d.domain: d.configuration for d in checksum.domain_metadata if not d.removed}
+        yield "domainMetadata", domains, dict(snapshot.domain_metadata)
+    yield from checksum_file.compare_files(snapshot.files, checksum, path)
 
 
 class LiveFiles:

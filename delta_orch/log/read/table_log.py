@@ -11,6 +11,7 @@ import orjson
 from delta_orch.errors import InvalidRequestError, LogGapError, VersionNotFoundError
 from delta_orch.log.files.commit_reader import (
     Commit,
+    LogActions,
     LogFile,
     parse_commit,
     parse_log_files,
@@ -20,7 +21,7 @@ from delta_orch.log.files.commit_reader import (
 )
 from delta_orch.log.files.listing import LogListing, list_log
 from delta_orch.log.read import segment as segments
-from delta_orch.log.read.replay import replay_segment
+from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import LogSegment, read_last_checkpoint, resolve_segment
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
@@ -343,3 +344,27 @@ def _find(file: LogFile, app_id: str) -> Txn | None:
             txn = parse_log_files([LogFile(file.path, file.version, line)]).txns.get(app_id, txn)
         position = -1 if end < 0 else data.find(_TXN, end)
     return txn
+
+
+def replay_segment(store: LogStore, segment: LogSegment, checkpoint: Checkpoint | None) -> Tail:
+    """The reconciled state of everything in a segment that is JSON: its commits, and a V2 checkpoint's own file.
+
+    Raises:
+        CorruptLogError: A commit is damaged or gone; the error names the file.
+    """
+    tail = Tail()
+    if checkpoint is not None and checkpoint.json_actions is not None:
+        tail = tail.fold(checkpoint.json_actions)
+    for compaction, versions in segment.runs():
+
+        def read(versions: range = versions) -> LogActions:
+            return parse_log_files(read_commits(store, segment.commits_of(versions), versions))
+
+        if compaction is None:
+            tail = tail.fold(read())
+            continue
+        from delta_orch.log.read.compactions import read_trusted
+
+        run = read_trusted(store, compaction, tail, checkpoint, read)
+        tail = tail.fold(read()) if run is None else tail.fold(run.actions, run)
+    return tail

@@ -20,7 +20,8 @@ import delta_orch.arrow_compute as pc
 from delta_orch.errors import FileExistsInStoreError
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.checkpoint_decoding import iter_live
-from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_own_commit
+from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts
+from delta_orch.log.read.snapshot import Snapshot, read_own_commit
 from delta_orch.log.write.commit_options import Committed
 from delta_orch.protocol.actions import DomainMetadata, Txn
 from delta_orch.protocol.arrow_building import int64_numbers
@@ -36,7 +37,6 @@ from delta_orch.table.registry import supported_features
 
 if TYPE_CHECKING:
     from delta_orch.log.read.checksum_file import Numbers
-    from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.storage.base import LogStore
 
 # Beyond that a checksum would cost each commit more than it tells anybody.

@@ -54,7 +54,7 @@ def ensure_may_commit(
     """
     before = None if base is None else base.table
     result.for_writing()
-    ensure_asks_catalog(result, log.store.is_catalog_managed, log.store.uri)
+    ensure_asks_catalog(result.protocol, log.store.is_catalog_managed, log.store.uri)
     for adds in staged.adds:
         ensure_partitioned(adds, result.partition_columns)
     # Now, so that nothing can fail once the commit stands.

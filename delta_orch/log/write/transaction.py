@@ -312,7 +312,7 @@ class Transaction(Staging):
             if self._leave_out(stale, base):
                 return self._skip(base, attempt)
             self._base = base
-            ensure_asks_catalog(base.table, self.log.store.is_catalog_managed, self.log.store.uri)
+            ensure_asks_catalog(base.table.protocol, self.log.store.is_catalog_managed, self.log.store.uri)
             self._follow_moved_rows(winner, base)
             united = self._put_marks_on_top(winner)
             intent = self._intent = self._intent or self._intend(

@@ -26,7 +26,7 @@ from delta_orch.expressions.nodes import (
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import filled_up
-from delta_orch.log.read.skipping.file_statistics import ColumnBounds, Path, leaf_type, read_bounds, read_parsed_bounds
+from delta_orch.log.read.skipping.file_statistics import ColumnBounds, Path, leaf_type, read_bounds
 from delta_orch.log.read.skipping.predicates import (
     Outcomes,
     PartitionValues,
@@ -322,10 +322,10 @@ def _bounds_of(rows: LiveRows, columns: Mapping[Path, DataType]) -> Mapping[Path
     )
     if (cached := recent.get(key)) is not None:
         return cached
+    from delta_orch.log.read.checkpoint_decoding import decode_columns, read_parsed_bounds
+
     bounds = read_parsed_bounds(rows.group, rows.keep, columns)
     if bounds is None:
-        from delta_orch.log.read.checkpoint_decoding import decode_columns
-
         bounds = read_bounds(decode_columns("add", rows.group, ["stats"], rows.keep)["stats"], columns)
     if len(recent) >= _MOST_RECENT:
         recent.clear()

@@ -12,14 +12,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 import delta_orch.arrow_compute as pc
 from delta_orch.log.files.file_columns import parse_object
-from delta_orch.protocol.action_json import STATS_PARSED
 from delta_orch.protocol.actions import JsonObject, JsonValue
 from delta_orch.protocol.arrow_building import (
     int64_array,
@@ -42,10 +41,6 @@ from delta_orch.protocol.types import (
     DecimalType,
     StructType,
 )
-
-if TYPE_CHECKING:
-    from delta_orch.log.read.checkpoint_decoding import Mask
-    from delta_orch.log.read.checkpoint_reader import RowGroup
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -82,55 +77,6 @@ def read_bounds(stats: pa.Array | pa.ChunkedArray, columns: Mapping[tuple[str, .
     pieces = [chunk.slice(start, _BATCH_ROWS) for chunk in chunks for start in range(0, len(chunk), _BATCH_ROWS)]
     read = [_parse(piece, columns) for piece in pieces]
     return {path: joined([bounds[path] for bounds in read]) for path in columns}
-
-
-def read_parsed_bounds(
-    group: RowGroup, keep: Mask | None, columns: Mapping[Path, DataType]
-) -> dict[Path, ColumnBounds] | None:
-    """Bounds of columns, given by physical path, for the `add` actions a mask marks; None where the row group has no
-    statistics as columns.
-
-    Raises:
-        CorruptLogError: The file is damaged.
-        IncompleteCheckpointError: It is gone.
-    """
-    fields = [
-        ("numRecords",),
-        *((kind, *path) for path in columns for kind in ("minValues", "maxValues", "nullCount")),
-    ]
-    present = [leaf for leaf in fields if _leaf_name(leaf) in group.part.leaves]
-    if len(present) < 2:
-        return None
-    from delta_orch.log.read.checkpoint_decoding import select
-
-    names = [_leaf_name(leaf).removeprefix("add.") for leaf in present]
-    structs = pa.chunked_array(list(group.iter_structs("add", names)))
-    adds = one_chunk(select(structs, keep))
-    values = {leaf: _descend_struct(adds, (STATS_PARSED, *leaf)) for leaf in present}
-
-    def column(*leaf: str) -> pa.Array:
-        return values[leaf] if leaf in values else pa.nulls(len(adds), pa.int64())
-
-    return {
-        path: bounds_of(
-            data_type,
-            column("minValues", *path),
-            column("maxValues", *path),
-            column("nullCount", *path),
-            column("numRecords"),
-        )
-        for path, data_type in columns.items()
-    }
-
-
-def _leaf_name(leaf: Sequence[str]) -> str:
-    return ".".join(("add", STATS_PARSED, *leaf))
-
-
-def _descend_struct(struct: pa.StructArray, path: Sequence[str]) -> pa.Array:
-    for name in path:
-        struct = pc.struct_field(struct, [struct.type.get_field_index(name)])
-    return struct
 
 
 def _json_type(data_type: DataType) -> pa.DataType | None:
