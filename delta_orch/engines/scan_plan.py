@@ -133,7 +133,7 @@ class FilePruning(Protocol):
         schema; for None the `path` of each file and its `num_rows`, int64, null where statistics do not say."""
 
     def extremes(self, column: Column, data_type: DataType) -> pa.Table | None:
-        """The `path` of each file, and what `exact_bounds.exact_extremes` says; None if nobody knows."""
+        """The `path` of each file, and what `file_statistics.exact_extremes` says; None if nobody knows."""
 
 
 _MAY_BE_RESPELLED = r"%|//|:|^/|(?:^|/)\.\.?(?:/|$)"

@@ -368,7 +368,7 @@ class SnapshotPruning:
         return files.select(["path"]).append_column("num_rows", live_row_counts(files))
 
     def _extremes(self, column: Column, data_type: DataType) -> pa.Table | None:
-        from delta_orch.log.read.skipping.exact_bounds import EXACT_COLUMNS, EXACT_TYPES, exact_extremes
+        from delta_orch.log.read.skipping.file_statistics import EXACT_COLUMNS, EXACT_TYPES, exact_extremes
 
         if data_type not in EXACT_TYPES:
             return None

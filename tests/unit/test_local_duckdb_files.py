@@ -162,8 +162,8 @@ def test_bounds_that_may_pass_over_nan_are_no_answer(files: Files, deleted: list
 def test_deletion_vectors_and_partition_values(
     files: Files, monkeypatch: pytest.MonkeyPatch, branches: int, mask_rows: int
 ) -> None:
-    monkeypatch.setattr("delta_orch.engines.local.duckdb_deletions._MOST_BRANCHES", branches)
-    monkeypatch.setattr("delta_orch.engines.local.duckdb_deletions._MASK_ROWS", mask_rows)
+    monkeypatch.setattr("delta_orch.engines.local.duckdb_files._MOST_BRANCHES", branches)
+    monkeypatch.setattr("delta_orch.engines.local.duckdb_files._MASK_ROWS", mask_rows)
     ids = pa.table({"id": range(1000)})
     files.add(ids, partition={"p": "1", "q": "a'b"}, deleted=[0, 1, 998, 999, 5000], row_group_size=100)
     files.add(ids, partition={"p": None, "q": None}, deleted=list(range(1000)))

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.batch_bytes import BATCH_BYTES, cut_by_bytes, decoded, keeping_dictionaries, most_bytes
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
@@ -23,9 +24,21 @@ from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.tree import columns_of, conjunction, conjuncts, is_opaque, with_columns
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
-from delta_orch.protocol.arrow_building import ensure_sound, field_to_arrow, string_array
-from delta_orch.protocol.schema import Places, char_columns
-from delta_orch.protocol.types import BINARY, STRING, DecimalType, PrimitiveType, StructField, StructType, holds_variant
+from delta_orch.protocol.arrow_building import children_of, ensure_sound, field_to_arrow, string_array, with_children
+from delta_orch.protocol.schema import Places, below, char_columns
+from delta_orch.protocol.types import (
+    BINARY,
+    STRING,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    holds_variant,
+    types_of,
+)
 from delta_orch.storage.base import RepeatedTexts, ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 from delta_orch.storage.prefetch import map_ahead
@@ -324,8 +337,6 @@ class FileReader:
         from_file = pa.schema([self.needed.field(name) for name in names])
         named = rows
         if self.plan.column_mapping is not ColumnMappingMode.NONE:
-            from delta_orch.engines.local.logical_columns import with_logical_names
-
             named = with_logical_names(rows, self.plan.schema, self.plan.column_mapping)
         if holds_variant(self.plan.schema):
             named = _with_variants(named, self.plan.schema)
@@ -339,8 +350,6 @@ class FileReader:
             elif column.name not in file_names:
                 table = table.add_column(index, column, rows.column(marked(column.name)))
         if self._chars:
-            from delta_orch.engines.local.logical_columns import filled_up
-
             table = filled_up(table, self._chars)
         if self.filter is not None:
             table = self.filter(table)
@@ -494,3 +503,83 @@ def _is_usable(part: Expression, schema: StructType, partition_columns: tuple[st
         if not isinstance(field.data_type, PrimitiveType | DecimalType):
             return False
     return True
+
+
+# Columns as readers of the table see them: under their logical names at every level, and texts declared `char(n)`
+# filled up with spaces.
+#
+# Files know a column by its physical name, and in mode `id` by its field id (PROTOCOL, "Reader Requirements for Column
+# Mapping"). Renaming copies no values.
+
+
+def with_logical_names(rows: pa.Table, schema: StructType, mode: ColumnMappingMode) -> pa.Table:
+    """The columns of `rows` that belong to the schema, named and nested as the schema has them; others are left out."""
+    fields, columns = Candidates(rows.schema), {}
+    for declared in schema:
+        index = find_in_file(declared, fields, mode)
+        if index is not None:
+            columns[declared.name] = _renamed_column(rows.column(index), declared.data_type, mode)
+    return pa.table(columns) if columns else rows.select([])
+
+
+def _renamed_column(column: pa.ChunkedArray, data_type: DataType, mode: ColumnMappingMode) -> pa.ChunkedArray:
+    if not _holds_struct(data_type):
+        return column
+    chunks = [_with_names(chunk, data_type, mode) for chunk in column.chunks]
+    return pa.chunked_array(chunks) if chunks else column
+
+
+def _with_names(array: pa.Array, data_type: DataType, mode: ColumnMappingMode) -> pa.Array:
+    match data_type:
+        case StructType() if pa.types.is_struct(array.type):
+            return _renamed_struct(array, data_type, mode)
+        case ArrayType(element_type) if pa.types.is_list(array.type) and _holds_struct(element_type):
+            elements = _with_names(array.values, element_type, mode)
+            return with_children(array, [elements], pa.list_(elements.type))
+        case MapType(key_type, value_type) if pa.types.is_map(array.type) and _holds_struct(data_type):
+            keys, items = _with_names(array.keys, key_type, mode), _with_names(array.items, value_type, mode)
+            return with_children(array, [keys, items], pa.map_(keys.type, items.type))
+        case _:
+            # A type that does not fit is for the conversion that follows to refuse.
+            return array
+
+
+def _renamed_struct(array: pa.StructArray, struct: StructType, mode: ColumnMappingMode) -> pa.Array:
+    candidates, children, names = Candidates(array.type), [], []
+    parts = array.flatten()
+    for declared in struct:
+        index = find_in_file(declared, candidates, mode)
+        if index is not None:
+            children.append(_with_names(parts[index], declared.data_type, mode))
+            names.append(declared.name)
+    mask = pc.is_null(array) if array.null_count else None
+    if not children:
+        # A struct without fields in the file: null or a struct of nulls, as the parent requires.
+        children, names = [pa.nulls(len(array))], [struct.fields[0].name if struct.fields else ""]
+    return pa.StructArray.from_arrays(children, names, mask=mask)
+
+
+def _holds_struct(data_type: DataType) -> bool:
+    return any(isinstance(inner, StructType) for inner in types_of(data_type))
+
+
+def filled_up(rows: pa.Table, columns: Mapping[str, Places]) -> pa.Table:
+    """Rows in the types of a table. A text that is longer than declared is not cut."""
+    for index, declared in enumerate(rows.schema):
+        if (places := columns.get(declared.name)) is not None:
+            chunks = [_filled(chunk, places) for chunk in rows.column(index).chunks]
+            rows = rows.set_column(index, declared, pa.chunked_array(chunks, declared.type))
+    return rows
+
+
+def _filled(array: pa.Array, places: Places) -> pa.Array:
+    if not places:
+        return array
+    if () in places:
+        return pc.utf8_rpad(array, width=places[()], padding=" ")
+    if pa.types.is_struct(array.type):
+        names = [declared.name for declared in array.type]
+    else:
+        names = ["key", "value"] if pa.types.is_map(array.type) else ["element"]
+    parts = [_filled(child, below(places, name)) for child, name in zip(children_of(array), names, strict=True)]
+    return with_children(array, parts, array.type)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.write.conflict import Intent
     from delta_orch.log.write.deletion_vector_writer import MarkedRows
-    from delta_orch.log.write.intent import Intent
     from delta_orch.log.write.staged_actions import RowLook
     from delta_orch.storage.base import LogStore
 
@@ -481,7 +481,7 @@ class Staging:
             isolation_level: None takes the table's.
             store: The table's.
         """
-        from delta_orch.log.write.intent import Intent
+        from delta_orch.log.write.conflict import Intent
 
         result = self._result()
         return Intent(

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
-    from delta_orch.log.write.intent import Intent
+    from delta_orch.log.write.conflict import Intent
     from delta_orch.storage.base import FileMeta, StagedFile
 
 _LOGGER = logging.getLogger(__name__)
