@@ -55,7 +55,10 @@ def select_engine(data: object = None, engine: EngineChoice = "auto") -> Engine:
 
 def is_spark_value(data: object) -> bool:
     """Whether this is a Spark DataFrame, classic or Connect. Imports nothing."""
-    return any(c.__module__.startswith("pyspark.sql") and c.__name__ == "DataFrame" for c in type(data).__mro__)
+    for kind in type(data).__mro__:
+        if kind.__name__ == "DataFrame" and kind.__module__.startswith("pyspark.sql"):
+            return True
+    return False
 
 
 def can_be_read_again(data: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -425,10 +425,9 @@ def _selected_bytes(footer: ParquetFooter, groups: Sequence[int], names: Sequenc
     ]
 
 
-def ordered_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+def ordered_columns(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
     """The fields of those names, in schema order."""
-    name_set = set(names)
-    return pa.schema([field for field in schema if field.name in name_set])
+    return pa.schema([field for field in schema if field.name in names])
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from delta_orch.engines.scan_plan import (
 )
 from delta_orch.errors import InvalidExpressionError, ProtocolViolationError
 from delta_orch.expressions.to_arrow import arrow_predicate
-from delta_orch.expressions.tree import columns_of, conjunction
+from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
@@ -98,10 +98,9 @@ def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
 
 
 def _reader(plan: ScanPlan, row_filter: RowFilter | None, threads: int | None = None) -> FileReader:
-    needed = plan.schema.names
-    if plan.arrow_filter is None:
-        used = (column.path[0] for column in columns_of(conjunction(plan.where)))
-        needed = (*plan.read_schema.names, *used)
+    needed = {*(plan.schema if plan.arrow_filter is not None else plan.read_schema).names}
+    for column in () if plan.where is None else columns_of(plan.where):
+        needed.add(column.path[0])
     return FileReader(
         plan,
         ordered_columns(schema_to_arrow(plan.schema), needed),

@@ -260,14 +260,12 @@ class StagedActions:
 
     def serialize(self, txns: Sequence[Txn], deletion_timestamp_ms: int) -> bytes:
         """The lines of the commit after `commitInfo`."""
-        removes = [
-            serialize_removes(files, deletion_timestamp_ms=deletion_timestamp_ms, data_change=data_change)
-            for files, data_change in self.removes
-        ]
         kept = [Remove(path, False, deletion_timestamp_ms) for path in self.tombstones]
         table = [action for action in (self.protocol, self.metadata) if action is not None]
-        first = serialize_actions([*table, *txns, *self.domain_metadata.values(), *kept])
-        return b"".join([first, *removes, *map(serialize_adds, self.adds), *map(serialize_changes, self.changes)])
+        lines = [serialize_actions([*table, *txns, *self.domain_metadata.values(), *kept])]
+        for files, data_change in self.removes:
+            lines.append(serialize_removes(files, deletion_timestamp_ms=deletion_timestamp_ms, data_change=data_change))
+        return b"".join([*lines, *map(serialize_adds, self.adds), *map(serialize_changes, self.changes)])
 
     def recount(self, metrics: Mapping[str, int | str]) -> dict[str, int | str]:
         """Operation metrics after files were omitted. Counts of files, bytes and rows are computed again."""

@@ -129,7 +129,11 @@ class Provenance:
             "tags": self._tags() if tracks_rows else None,
             "txnId": self.txn_id,
         }
-        return CommitInfo({**self.more, **{key: value for key, value in own.items() if value is not None}})
+        info = dict(self.more)
+        for key, value in own.items():
+            if value is not None:
+                info[key] = value
+        return CommitInfo(info)
 
     def _tags(self) -> dict[str, object]:
         tags = self.more.get("tags")
