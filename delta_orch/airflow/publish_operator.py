@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
-    from delta_orch.delta_table import DeltaTable
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.staged_write import StagedWrite
 
 STAGE, PUBLISH = "stage", "publish"
@@ -80,7 +80,7 @@ class DeltaPublishOperator(DeltaTableOperator):
         }
         return {**xcom, "operation_metrics": dict(result.operation_metrics)}
 
-    def _ensure_not_undone(self, table: DeltaTable, write: StagedWrite, version: int) -> None:
+    def _ensure_not_undone(self, table: DeltaTable, write: StagedWrite[TableSnapshot], version: int) -> None:
         """Check that the table still has the units that were published."""
         snapshot = table.snapshot()
         for txn in write.txns:

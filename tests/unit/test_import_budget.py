@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FrameType
 
 import pyarrow as pa
 import pytest
@@ -145,6 +146,34 @@ def test_a_table_whose_files_were_replaced_loads_no_pandas(name: str, tmp_path: 
     code = f"from delta_orch import DeltaTable\ntable = DeltaTable({str(tmp_path / 'table')!r})\n"
     code += "rows = table.snapshot(version=0).scan().to_arrow()\n"
     assert not {"pandas", "pyarrow.compute"} & modules_after(code + CHANGES[name])
+
+
+@pytest.mark.parametrize("name", ["append", "scan"])
+def test_a_warm_call_goes_through_few_functions(name: str, tmp_path: Path) -> None:
+    """A reader follows them in one sitting (docs/architecture.md). Comprehensions count as functions in Python 3.11."""
+    table, rows = DeltaTable(tmp_path / "table"), pa.table({"id": [1], "s": ["a"]})
+    called: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(Path(delta_orch.__file__).parent)):
+            called.add(frame.f_code)
+
+    calls = {
+        "append": lambda: table.append(rows),
+        "scan": lambda: table.snapshot().scan(where="id = 1").to_arrow(),
+    }
+    for _ in range(3):
+        table.append(rows)
+        table.snapshot().scan(where="id = 1").to_arrow()
+    if name == "scan":
+        table.append(rows)
+    profiler = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        calls[name]()
+    finally:
+        sys.setprofile(profiler)
+    assert 100 < len(called) <= 270
 
 
 def test_the_public_names() -> None:

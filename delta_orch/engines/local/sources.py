@@ -135,7 +135,7 @@ def _from_rows(rows: Data) -> pa.Table:
     return _from_columns({name: [row.get(name) for row in rows] for name in names})
 
 
-def _from_columns(columns: Mapping[Any, Data]) -> pa.Table:
+def _from_columns(columns: Mapping[str, Data]) -> pa.Table:
     is_named = bool(columns) and all(isinstance(name, str) for name in columns)
     # A generator can be read once, and a text is one value.
     is_long = all(hasattr(v, "__len__") and not isinstance(v, str | bytes | Mapping) for v in columns.values())
@@ -164,7 +164,7 @@ def _as_array(values: Data) -> pa.Array | pa.ChunkedArray:
     return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
 
 
-def _ensure_unchanged(values: Iterable[Any], data_type: pa.DataType, column: str) -> None:
+def _ensure_unchanged(values: Iterable[object], data_type: pa.DataType, column: str) -> None:
     """Check what Arrow does not tell when it converts Python objects: it cuts the time off a datetime beside dates, the
     zone off one beside others without, and nanoseconds."""
     types = pa.types
