@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
     from pyspark.sql import DataFrame, SparkSession
 
-    from delta_orch.pipeline.file_reader import FileBatch
-    from delta_orch.pipeline.incremental import ChangeBatch
+    from delta_orch.pipeline.incremental import ChangeBatch, FileBatch
 
 HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
 LANDING = HOME / "landing"

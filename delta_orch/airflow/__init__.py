@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from delta_orch.airflow.assets import delta_catalog_assets, delta_table_asset
-    from delta_orch.airflow.check_operator import DeltaCheckOperator
-    from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
+    from delta_orch.airflow.check_operator import DeltaCheckOperator, DeltaPublishOperator, delta_write_audit_publish
     from delta_orch.airflow.decorators import delta_changes_task, delta_task
-    from delta_orch.airflow.file_trigger import DeltaFileTrigger
     from delta_orch.airflow.hook import DeltaHook
     from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
     from delta_orch.airflow.maintenance_operators import (
         DeltaCheckpointOperator,
+        DeltaCloneOperator,
         DeltaOptimizeOperator,
+        DeltaPartitionRelayOperator,
+        DeltaRestoreOperator,
+        DeltaUndoOperator,
         DeltaVacuumOperator,
     )
-    from delta_orch.airflow.publish_operator import DeltaPublishOperator, delta_write_audit_publish
-    from delta_orch.airflow.relay_operator import DeltaPartitionRelayOperator
     from delta_orch.airflow.retry_policy import DELTA_RETRY_POLICY
-    from delta_orch.airflow.row_operators import DeltaDeleteOperator, DeltaMergeOperator, DeltaUpdateOperator
     from delta_orch.airflow.sensors import (
         DeltaFreshnessSensor,
         DeltaPartitionSensor,
@@ -33,9 +32,18 @@ if TYPE_CHECKING:
         DeltaTxnSensor,
     )
     from delta_orch.airflow.submit_operator import DeltaSparkSubmitOperator
-    from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger
-    from delta_orch.airflow.whole_table_operators import DeltaCloneOperator, DeltaRestoreOperator, DeltaUndoOperator
-    from delta_orch.airflow.write_operator import DeltaWriteOperator
+    from delta_orch.airflow.triggers import (
+        DeltaCommitTrigger,
+        DeltaConditionTrigger,
+        DeltaFileTrigger,
+        DeltaVersionTrigger,
+    )
+    from delta_orch.airflow.write_operator import (
+        DeltaDeleteOperator,
+        DeltaMergeOperator,
+        DeltaUpdateOperator,
+        DeltaWriteOperator,
+    )
 
 __all__ = [
     "DELTA_RETRY_POLICY",
@@ -73,22 +81,17 @@ __all__ = [
 
 _MODULES = {
     "assets": "delta_catalog_assets delta_table_asset",
-    "check_operator": "DeltaCheckOperator",
-    "commit_trigger": "DeltaCommitTrigger",
+    "check_operator": "DeltaCheckOperator DeltaPublishOperator delta_write_audit_publish",
     "decorators": "delta_changes_task delta_task",
-    "file_trigger": "DeltaFileTrigger",
     "hook": "DeltaHook",
     "incremental_operator": "DeltaIncrementalOperator",
-    "maintenance_operators": "DeltaCheckpointOperator DeltaOptimizeOperator DeltaVacuumOperator",
-    "publish_operator": "DeltaPublishOperator delta_write_audit_publish",
-    "relay_operator": "DeltaPartitionRelayOperator",
+    "maintenance_operators": "DeltaCheckpointOperator DeltaCloneOperator DeltaOptimizeOperator "
+    "DeltaPartitionRelayOperator DeltaRestoreOperator DeltaUndoOperator DeltaVacuumOperator",
     "retry_policy": "DELTA_RETRY_POLICY",
-    "row_operators": "DeltaDeleteOperator DeltaMergeOperator DeltaUpdateOperator",
     "sensors": "DeltaFreshnessSensor DeltaPartitionSensor DeltaRowSensor DeltaTableVersionSensor DeltaTxnSensor",
     "submit_operator": "DeltaSparkSubmitOperator",
-    "triggers": "DeltaConditionTrigger DeltaVersionTrigger",
-    "whole_table_operators": "DeltaCloneOperator DeltaRestoreOperator DeltaUndoOperator",
-    "write_operator": "DeltaWriteOperator",
+    "triggers": "DeltaCommitTrigger DeltaConditionTrigger DeltaFileTrigger DeltaVersionTrigger",
+    "write_operator": "DeltaDeleteOperator DeltaMergeOperator DeltaUpdateOperator DeltaWriteOperator",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 

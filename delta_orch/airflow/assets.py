@@ -61,7 +61,7 @@ def delta_table_asset(
     if watch:
         from airflow.sdk import AssetWatcher
 
-        from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
+        from delta_orch.airflow.triggers import DeltaCommitTrigger
 
         trigger = DeltaCommitTrigger(table_uri_of_asset(uri), name, delta_conn_id, poll_interval)
         watchers.append(AssetWatcher(name=f"{name} commits", trigger=trigger))

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
+from delta_orch.airflow.arguments import ensure_mapped
 from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
-from delta_orch.airflow.mapped_tasks import ensure_mapped
-from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument
-from delta_orch.airflow.write_operator import DeltaWriteOperator
+from delta_orch.airflow.write_operator import DeltaStepOperator, DeltaWriteOperator, UserFunction
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, cast
 from delta_orch.airflow.arguments import ensure_choice, ensure_write
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
 from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
-from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
+from delta_orch.airflow.write_operator import DeltaStepOperator, UserFunction
 from delta_orch.arrival.file_source import FileSource
-from delta_orch.pipeline.file_reader import FileBatch
-from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
+from delta_orch.pipeline.incremental import FileBatch, cdc_app_id, default_consumer
 from delta_orch.pipeline.incremental_step import IncrementalStep, default_write, ensure_incremental
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import snapshot_or_none
@@ -202,7 +201,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     def _load_files(
         self, context: Context, run: TaskRun, table: DeltaTable, source: FileSource, refreshes: bool
     ) -> XCom:
-        from delta_orch.pipeline.file_reader import FileReader
+        from delta_orch.pipeline.incremental import FileReader
 
         if source.storage_options is None:
             source = replace(source, storage_options=self.hook.storage_options())

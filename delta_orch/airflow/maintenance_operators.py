@@ -1,23 +1,41 @@
-"""Operators that keep a table fast and small. None needs a transaction id: doing the work twice finds it done."""
+"""Operators on a table as a whole: upkeep, restore, clone, undo, and the relay of changed partitions.
+
+Upkeep needs no unit of work: a second run finds the work done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
 
-from delta_orch.airflow.arguments import ensure_list, ensure_predicate, ensure_switches
-from delta_orch.airflow.locations import checked_location, is_template
-from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
-from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.step_report import StepReport
+from airflow.sdk import Asset
+
+from delta_orch.airflow.arguments import ensure_list, ensure_predicate, ensure_properties, ensure_switches
+from delta_orch.airflow.locations import checked_location, is_same_table, is_template
+from delta_orch.airflow.table_operator import (
+    CHANGED,
+    DeltaTableOperator,
+    DeltaUnitOperator,
+    OperatorArgument,
+    XCom,
+    xcom_of,
+)
+from delta_orch.airflow.versions import keeps_state, needs_newer
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
+from delta_orch.pipeline.conditions import whole_number
+from delta_orch.pipeline.unit import StepReport
 from delta_orch.protocol.table_properties import parse_size_bytes
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from airflow.sdk import Context
 
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
+    from delta_orch.pipeline.step import Mode
     from delta_orch.pipeline.unit import Outcome
 
 
@@ -158,3 +176,263 @@ def _parse_hours(hours: float | str) -> float:
             f"retention_hours={hours!r} is not a number of hours", remedy="Pass hours of at least 0, e.g. 168"
         )
     return number
+
+
+class _VersionOperator(DeltaUnitOperator):
+    """Base of the operators that name a version of their table."""
+
+    kind = ""
+    """The verb."""
+
+    template_fields: Sequence[str] = (*DeltaUnitOperator.template_fields, "version", "timestamp")
+
+    def __init__(
+        self,
+        *,
+        version: int | str | None = None,
+        timestamp: datetime | str | None = None,
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.version = version
+        self.timestamp = timestamp
+        if version is not None and timestamp is not None:
+            raise self.refusal("has a version and a timestamp; give one of them")
+        if not is_template(version):
+            self._version()
+        if timestamp is not None and not is_template(timestamp):
+            from delta_orch.log.read.time_travel import parse_timestamp_ms
+
+            parse_timestamp_ms(timestamp)
+
+    def _version(self) -> int | None:
+        """As rendered."""
+        return None if self.version is None else whole_number("version", self.version, 0)
+
+    def done_once(
+        self, context: Context, run: TaskRun, table: DeltaTable, verb: Callable[..., CommitResult]
+    ) -> StepReport:
+        """A retry finds it done; a clear does it again, which changes nothing twice."""
+        step = self.unit_step(context, run, table, cast("Mode", self.kind))
+
+        def again(options: CommitOptions) -> CommitResult:
+            accepted: Any = {name: value for name, value in options.items() if name != "stage"}
+            return verb(**accepted)
+
+        return step.commit(again)
+
+
+class DeltaRestoreOperator(_VersionOperator):
+    """Make the table what it was at an older version, as a new commit. A retry does not restore a second time.
+
+    Args:
+        version: The version. (templated)
+        timestamp: Instead: the newest version not after this moment. (templated)
+        ignore_missing_files: Commit even where files of the older version are gone.
+    """
+
+    kind = "restore"
+
+    def __init__(self, *, ignore_missing_files: bool = False, **kwargs: OperatorArgument) -> None:
+        super().__init__(**kwargs)
+        self.ignore_missing_files = ignore_missing_files
+        ensure_switches(ignore_missing_files=ignore_missing_files)
+        if self.version is None and self.timestamp is None:
+            raise self.refusal("has neither a version nor a timestamp to restore")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        def restore(**options: Any) -> CommitResult:
+            missing = self.ignore_missing_files
+            return table.restore(self._version(), self.timestamp, ignore_missing_files=missing, **options)
+
+        return self.xcom_and_log(self.done_once(context, run, table, restore))
+
+
+class DeltaCloneOperator(_VersionOperator):
+    """Make a version of a table a table of its own. The XCom and the asset events are about the clone.
+
+    Args:
+        source: The table that is cloned. (templated)
+        target: Where the clone is; in the same connection. (templated)
+        shallow: Name the files of the source; False copies them.
+        version: The version, by default the newest. (templated)
+        timestamp: Instead: the newest version not after this moment. (templated)
+        replace: A table at the target becomes the clone. By default that is refused.
+        properties: Of the clone, beside those it takes over. (templated)
+    """
+
+    template_fields: Sequence[str] = (*_VersionOperator.template_fields, "source", "properties")
+    kind = "clone"
+
+    def __init__(
+        self,
+        *,
+        source: TableLocation,
+        target: TableLocation,
+        shallow: bool = True,
+        replace: bool = False,
+        properties: Mapping[str, str] | None = None,
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(table_uri=target, **kwargs)
+        self.source = checked_location(source)
+        self.reads_from(source)
+        self.shallow = shallow
+        self.replace = replace
+        self.properties = properties
+        ensure_switches(shallow=shallow, replace=replace)
+        ensure_properties(properties)
+        if is_same_table(self.source, self.table_uri):
+            raise self.refusal("has one table as source and target")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        source: Any = self.hook.table(self.source)
+
+        def clone(**options: Any) -> CommitResult:
+            result: CommitResult = source.clone(
+                table.uri,
+                self.shallow,
+                self._version(),
+                self.timestamp,
+                self.replace,
+                self.properties,
+                storage_options=self.hook.storage_options(),
+                **options,
+            )
+            return result
+
+        report = self.done_once(context, run, table, clone)
+        self.has_read = {"source": (source, source.snapshot(self._version(), self.timestamp).version)}
+        return self.xcom_and_log(report, source_uri=source.uri)
+
+
+class DeltaUndoOperator(DeltaTableOperator):
+    """Remove exactly the rows that a unit wrote, or all units of a run. The unit is then as if it had never been done.
+
+    The XCom has `units`, and `rows_removed`. Undoing what is undone already finds nothing new.
+
+    Args:
+        unit: The name of a unit, as `DeltaTable.units()` lists it. (templated)
+        run: Instead: the id of a run. Where runs of several DAGs have it, name the units. (templated)
+        dry_run: Only report what would be removed.
+    """
+
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "unit", "run")
+
+    def __init__(
+        self, *, unit: str | None = None, run: str | None = None, dry_run: bool = False, **kwargs: OperatorArgument
+    ) -> None:
+        super().__init__(**kwargs)
+        self.unit = unit
+        self.run = run
+        self.dry_run = dry_run
+        ensure_switches(dry_run=dry_run)
+        if (unit is None) == (run is None):
+            raise self.refusal("takes unit or run", remedy="Give exactly one of them")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        result = table.undo(unit=self.unit, run=self.run, dry_run=self.dry_run, user_metadata=run.user_metadata())
+        is_made = result.preview is None and not result.skipped
+        return {
+            "table_uri": table.uri,
+            "version": result.version if is_made else table.version(),
+            "outcome": "replaced" if is_made else "nothing new",
+            "rows_removed": result.rows_removed,
+            "units": list(result.units),
+            "dry_run": self.dry_run,
+        }
+
+
+MAX_KEY_LENGTH = 250
+"""Of a partition key of Airflow."""
+
+
+class DeltaPartitionRelayOperator(DeltaTableOperator):
+    """Emit one partitioned asset event a touched partition, so that partition-aware DAGs run for exactly those.
+
+    A watcher's event carries no partition key. A DAG that is scheduled by the watched asset holds this task; it reads
+    from the log which partitions the commits of all its triggering events touched, and adds their keys to its outlets.
+    A table that was created anew, or whose log was cleaned up unseen, counts as touched everywhere. A run without
+    triggering event of this table relays nothing. A partition that cannot be a key (null, an empty text) is an error.
+
+    The XCom is `{table_uri, version, outcome, partition_keys}`. It commits nothing.
+
+    Args:
+        column: The partition column whose values are the keys; needed where the table has several.
+        outlets: The partitioned assets.
+    """
+
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "column")
+    writes = False
+
+    def __init__(self, *, column: str | None = None, **kwargs: OperatorArgument) -> None:
+        super().__init__(**kwargs)
+        if not keeps_state():
+            raise needs_newer(
+                f"Task {self.task_id} (DeltaPartitionRelayOperator)",
+                cause="In older ones tasks cannot tell partitions to assets, and no table can be watched",
+                remedy="Give an incremental task the table: batch.partitions() are those that have changed",
+            )
+        self.column = column
+        self.reads_from(kwargs.get("table_uri"))
+        if not self.outlets or not all(isinstance(outlet, Asset) for outlet in self.outlets):
+            raise self.refusal("relays partitions to its outlets, which must be assets")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        keys: set[str] = set()
+        version: int | None = None
+        for first, last, table_id in self._triggering_ranges(context, table):
+            version = last if version is None else max(version, last)
+            keys |= self._keys_between(table, first, last, table_id)
+        for outlet in self.outlets if keys else ():
+            context["outlet_events"][outlet].add_partitions(sorted(keys))
+        # The events are this task's work.
+        outcome = "written" if keys else "nothing new"
+        return {"table_uri": table.uri, "version": version, "outcome": outcome, "partition_keys": sorted(keys)}
+
+    def _triggering_ranges(self, context: Context, table: DeltaTable) -> Iterator[tuple[int, int, str]]:
+        for events in (context.get("triggering_asset_events") or {}).values():
+            for event in events:
+                extra = event.extra or {}
+                report = extra.get("payload", extra)
+                if not isinstance(report, Mapping) or report.get("table_uri") != table.uri:
+                    continue
+                if isinstance(report.get("ending_version"), int):
+                    yield int(report["starting_version"]), int(report["ending_version"]), str(report["table_id"])
+                elif isinstance(report.get("version"), int) and report.get("outcome", CHANGED[0]) in CHANGED:
+                    # The event of an operator of this package.
+                    first = report.get("starting_version", report["version"])
+                    yield int(first), int(report["version"]), str(report.get("table_id", ""))
+
+    def _keys_between(self, table: DeltaTable, first: int, last: int, table_id: str) -> set[str]:
+        from delta_orch.pipeline.tail import TailCursor, poll
+
+        snapshot = table.snapshot()
+        cursor = TailCursor(table_id or snapshot.metadata.id, first - 1)
+        batch = poll(table.log, cursor, verify=True, max_versions=last - first + 1)
+        return set() if batch is None else set(self._keys(batch.partitions, snapshot.partition_columns))
+
+    def _keys(self, partitions: pa.Table, columns: Sequence[str]) -> Iterator[str]:
+        from delta_orch.pipeline.partitions import key_text
+
+        for value in partitions.column(self._column(columns)).unique().to_pylist():
+            key = None if value is None else key_text(value)
+            if key is None or not key.strip() or len(key) > MAX_KEY_LENGTH:
+                raise InvalidRequestError(
+                    f"Task {self.task_id}: the touched partition {value!r} cannot be a partition key",
+                    cause=f"A key is a text of 1 to {MAX_KEY_LENGTH} characters, not blank",
+                    remedy="Write such rows to a table of their own, or relay another column",
+                )
+            yield key
+
+    def _column(self, columns: Sequence[str]) -> str:
+        if self.column is None and len(columns) == 1:
+            return columns[0]
+        for name in columns:
+            if self.column is not None and name.lower() == self.column.lower():
+                return name
+        raise ColumnNotFoundError(
+            f"Task {self.task_id} relays {'one partition column' if self.column is None else repr(self.column)}, "
+            f"and the table is partitioned by {', '.join(columns) or 'none'}",
+            remedy="Name the partition column whose values are the keys",
+        )

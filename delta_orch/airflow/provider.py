@@ -28,17 +28,11 @@ def get_provider_info() -> dict[str, object]:
             "delta_orch.airflow.write_operator",
             "delta_orch.airflow.incremental_operator",
             "delta_orch.airflow.maintenance_operators",
-            "delta_orch.airflow.row_operators",
-            "delta_orch.airflow.whole_table_operators",
             "delta_orch.airflow.check_operator",
-            "delta_orch.airflow.relay_operator",
             "delta_orch.airflow.submit_operator",
-            "delta_orch.airflow.publish_operator",
         ),
         "sensors": _modules("delta_orch.airflow.sensors"),
-        "triggers": _modules(
-            "delta_orch.airflow.triggers", "delta_orch.airflow.commit_trigger", "delta_orch.airflow.file_trigger"
-        ),
+        "triggers": _modules("delta_orch.airflow.triggers"),
         "connection-types": [_connection_type()],
         "extra-links": ["delta_orch.airflow.table_operator.DeltaTableLink"],
         "task-decorators": [

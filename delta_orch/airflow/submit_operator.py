@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_list
-from delta_orch.airflow.guards import OtherTasks, leaves_rows
+from delta_orch.airflow.run_context import OtherTasks, leaves_rows
 from delta_orch.airflow.spark_session import master_of
-from delta_orch.airflow.table_operator import OperatorArgument, XCom
-from delta_orch.airflow.unit_operator import DeltaUnitOperator
+from delta_orch.airflow.table_operator import DeltaUnitOperator, OperatorArgument, XCom
 from delta_orch.airflow.versions import AirflowException, BaseHook
 from delta_orch.pipeline.submitted import (
     SubmittedRun,

@@ -1,29 +1,44 @@
-"""What all operators on a table share: the connection, the mapping of errors, and what they report and link to."""
+"""Bases of the operators.
+
+`DeltaTableOperator` opens the table, maps errors to Airflow's, and reports to XCom, asset events and OpenLineage.
+`DeltaUnitOperator` adds the unit of work: who writes, and what a redo means.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
 from threading import get_ident
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import quote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.asset import AssetRef
 
-from delta_orch.airflow.arguments import RenderedArguments, ensure_switches
+from delta_orch.airflow.arguments import (
+    MappedArguments,
+    RenderedArguments,
+    ensure_choice,
+    ensure_switches,
+    mapped_arguments,
+    unnamed_instance,
+)
 from delta_orch.airflow.assets import create_asset, declared_asset, outlet_for
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.lineage import Outcome, lineage_of
-from delta_orch.airflow.locations import checked_location
-from delta_orch.airflow.mapped_tasks import MappedArguments
-from delta_orch.airflow.run_context import TaskRun
+from delta_orch.airflow.locations import checked_location, is_template
+from delta_orch.airflow.run_context import OtherTasks, TaskRun, ensure_same_instances, mapped_name
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.airflow.versions import AirflowException, AirflowFailException, AirflowTaskTimeout
 from delta_orch.errors import DeltaError, InvalidRequestError, VersionNotFoundError
+from delta_orch.pipeline.audit import rule_findings
+from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.target_table import AIRFLOW
+from delta_orch.pipeline.unit import ON_REDO, OnRedo, StepReport
 from delta_orch.pipeline.write_settings import OLD_ARGUMENTS, refuse_old_names
 
 if TYPE_CHECKING:
@@ -31,8 +46,147 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_orch.airflow.locations import TableLocation
-    from delta_orch.delta_table import DeltaTable
-    from delta_orch.pipeline.step_report import StepReport
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.protocol.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a task has done.
+
+    Attributes:
+        table: The table it worked on.
+        xcom: What it reported.
+    """
+
+    table: DeltaTable
+    xcom: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table that was read, as it was then."""
+
+    uri: str
+    snapshot: TableSnapshot
+
+
+class Reporting(Protocol):
+    """An operator that has ended."""
+
+    outcome: Outcome | None
+    has_read: Mapping[str, tuple[DeltaTable, int]]
+    writes: bool
+
+
+def lineage_of(operator: Reporting) -> OperatorLineage:
+    """Inputs and outputs of a task that has ended.
+
+    Datasets are named by their location, as Spark's own integration does. Versions are the table's. Where columns come
+    from is known for a query on tables.
+    """
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+    from openlineage.client.generated.column_lineage_dataset import ColumnLineageDatasetFacet, Fields, InputField
+    from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
+
+    outcome = operator.outcome
+    if outcome is None:
+        return OperatorLineage()
+    # The tables as they were opened: OpenLineage's listener asks in a process forked off, where Airflow cannot be asked
+    # for a connection.
+    sources = {
+        name: Source(table.uri, table.snapshot(version=version)) for name, (table, version) in operator.has_read.items()
+    }
+    inputs = [
+        InputDataset(*dataset_name(source.uri), facets=_facets(source.snapshot.schema, source.snapshot.version))
+        for source in sources.values()
+    ]
+    version = outcome.xcom["version"]
+    if not isinstance(version, int):
+        return OperatorLineage(inputs=inputs)
+    written = outcome.table.snapshot(version=version)
+    facets = _facets(written.schema, version)
+    if not operator.writes:
+        return OperatorLineage(inputs=[*inputs, InputDataset(*dataset_name(outcome.table.uri), facets=facets)])
+    sql = getattr(operator, "sql", None)
+    if isinstance(sql, str) and is_by_name(operator) and (columns := origins(sql, sources, written.schema.names)):
+        facets["columnLineage"] = ColumnLineageDatasetFacet(
+            {
+                column: Fields([InputField(*dataset_name(uri), field) for uri, field in fields])
+                for column, fields in columns.items()
+            }
+        )
+    metrics = outcome.xcom.get("operation_metrics")
+    numbers: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else {}
+    statistics = OutputStatisticsOutputDatasetFacet(
+        rowCount=_first(numbers, "numOutputRows"),
+        size=_first(numbers, "numOutputBytes", "numAddedBytes"),
+        fileCount=_first(numbers, "numFiles", "numAddedFiles", "numTargetFilesAdded"),
+    )
+    output = OutputDataset(
+        *dataset_name(outcome.table.uri),
+        facets=facets,
+        outputFacets={"outputStatistics": statistics} if numbers else {},
+    )
+    return OperatorLineage(inputs=inputs, outputs=[output])
+
+
+def dataset_name(table_uri: str) -> tuple[str, str]:
+    """Namespace and name of a table among OpenLineage's datasets: `s3://lake` and `bronze/flights`, `file` and
+    `/data/flights`."""
+    parts = urlsplit(table_uri)
+    if parts.scheme in ("", "file", "local"):
+        return "file", (table_uri if not parts.scheme else parts.path).rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
+
+
+def _facets(schema: StructType, version: int) -> dict[str, Any]:
+    from openlineage.client.generated.dataset_version_dataset import DatasetVersionDatasetFacet
+    from openlineage.client.generated.schema_dataset import SchemaDatasetFacet, SchemaDatasetFacetFields
+
+    fields = [SchemaDatasetFacetFields(field.name, str(field.data_type)) for field in schema.fields]
+    return {"schema": SchemaDatasetFacet(fields=fields), "version": DatasetVersionDatasetFacet(str(version))}
+
+
+def is_by_name(operator: object) -> bool:
+    """Whether each column is written from the column of its name; a merge's clauses may say otherwise."""
+    clauses: Iterable[Mapping[str, Mapping[str, object]]] = getattr(operator, "clauses", ())
+    return all(arguments.keys() <= {"condition"} for clause in clauses for arguments in clause.values())
+
+
+def origins(sql: str, sources: Mapping[str, Source], written: Iterable[str]) -> dict[str, list[tuple[str, str]]]:
+    """The columns of the sources, with the source's location, that each written column of a query is made of; without
+    those that cannot be followed, and empty if sqlglot is not installed."""
+    if find_spec("sqlglot") is None:
+        return {}
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+    from sqlglot.lineage import lineage
+
+    by_name = {name.lower(): source for name, source in sources.items()}
+    schema = {
+        name: {field.name: "string" for field in source.snapshot.schema.fields} for name, source in sources.items()
+    }
+    sources_of_column: dict[str, set[tuple[str, str]]] = {}
+    for column in written:
+        # The table may have columns that the query does not fill.
+        with suppress(SqlglotError, ValueError):
+            for node in lineage(column, sql, schema=schema, dialect="spark").walk():
+                table = getattr(node.expression, "name", "")
+                if not isinstance(node.expression, exp.Table) or table.lower() not in by_name:
+                    continue
+                source = by_name[table.lower()]
+                # A name may have dots.
+                field = source.snapshot.schema.find(sqlglot.parse_one(node.name).name)
+                if field is not None:
+                    sources_of_column.setdefault(column, set()).add((source.uri, field.name))
+    return {column: sorted(fields) for column, fields in sources_of_column.items()}
+
+
+def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
+    return next((int(metrics[name]) for name in names if name in metrics), None)
 
 
 OperatorArgument = Any
@@ -284,3 +438,101 @@ def _asset_of_table(table_uri: str, outlets: Sequence[object]) -> Asset:
     named_by_uri = create_asset(table_uri=table_uri)
     beside = [outlet for outlet in outlets if isinstance(outlet, Asset) and outlet.uri == named_by_uri.uri]
     return beside[0] if beside else named_by_uri
+
+
+NO_VALUE = ("", "None", "null", "undefined")
+"""Texts that a template without a value renders to."""
+
+
+class DeltaUnitOperator(DeltaTableOperator):
+    """Base of the operators that change rows of a table, exactly once.
+
+    Each run of the task is one unit of work, named `airflow:{dag_id}.{task_id}:{logical date}` (`run:{run id}` for runs
+    without logical date) and recorded in the commit of its rows. A retry that finds the commit of the attempt before it
+    changes nothing. A clear, a backfill, and a run that was deleted and created again replace the rows of the unit. An
+    attempt that began before the newest one changes nothing. `outcome` in the XCom says which it was.
+
+    Args:
+        identity: What a mapped instance writes, in your words, in place of its mapped arguments. Needed where those are
+            not JSON values. (templated)
+        writer: `{dag_id}.{task_id}`, in place of the task's own. A task that was renamed, or moved into a group, goes
+            on with its units. `table.units()` shows it. (templated)
+        on_redo: What a unit does that is done again: `replace` its rows, `keep` them, or `add` the new ones to them.
+        exactly_once: False: every attempt writes, and records no unit.
+    """
+
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "identity", "writer")
+    has_units = True
+
+    def __init__(
+        self,
+        *,
+        identity: str | None = None,
+        writer: str | None = None,
+        on_redo: str = "replace",
+        exactly_once: bool = True,
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.identity = identity
+        self.writer = writer
+        self.on_redo = on_redo
+        self.exactly_once = exactly_once
+        ensure_switches(exactly_once=exactly_once)
+        ensure_choice("on_redo", on_redo, ON_REDO)
+        if not exactly_once and (identity, writer, on_redo) != (None, None, "replace"):
+            raise self.refusal("has exactly_once=False, which uses no identity, writer or on_redo")
+        if writer is not None and not is_template(writer):
+            self._ensure_writer(writer)
+
+    def _ensure_writer(self, writer: str) -> None:
+        if not all(writer.partition(".")) or set(":[]") & set(writer):
+            raise self.refusal(
+                f"has writer={writer!r}, which is no writer of units",
+                remedy="Write the DAG and the task, as table.units() shows them: writer='my_dag.my_task'",
+            )
+
+    def unit_writer(self, context: Context, run: TaskRun) -> str:
+        """The writer: the task, and which of its mapped instances."""
+        if self.writer is not None:
+            self._ensure_writer(self.writer)
+        if self.identity is not None:
+            if self.identity.strip() in NO_VALUE:
+                raise self.refusal(
+                    f"has identity={self.identity!r}, which names nothing",
+                    cause="Its template has no value in this run, so all such instances would be one unit",
+                    remedy="Use a value that every instance has: identity='{{ task.op_kwargs[\"region\"] }}'",
+                )
+            return run.writer(self.writer, f"={self.identity}")
+        if run.map_index < 0:
+            return run.writer(self.writer)
+        arguments = mapped_arguments(context)
+        name = mapped_name(arguments)
+        if name is None:
+            raise unnamed_instance(self.task_id, arguments)
+        return run.writer(self.writer, name)
+
+    def unit_step(self, context: Context, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
+        """The write of this attempt."""
+        writer = self.unit_writer(context, run) if self.exactly_once else ""
+        step = Step(
+            f"Task {self.task_id}",
+            table,
+            mode,
+            attempt=run.attempt(writer) if self.exactly_once else None,
+            on_redo=cast("OnRedo", self.on_redo),
+            owner=AIRFLOW,
+            options={"user_metadata": run.user_metadata()},
+        )
+        ensure_same_instances(OtherTasks(context, run), step)
+        return step
+
+    def xcom_and_log(self, report: StepReport, **details: object) -> XCom:
+        """The XCom of a report, and its one line in the log."""
+        self.log.info("%s", report.sentence())
+        for finding in [] if report.expected is None else rule_findings(report.expected):
+            if not finding.passed:
+                self.log.warning("%s", finding.description)
+                for row in finding.rows:
+                    self.log.warning("  %s", dict(row))
+        return xcom_of(report, **details)

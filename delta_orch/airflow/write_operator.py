@@ -1,22 +1,38 @@
-"""`DeltaWriteOperator`: rows from a function or a query, written exactly once.
+"""Operators that write rows: `DeltaWriteOperator`, `DeltaMergeOperator`, `DeltaUpdateOperator`, `DeltaDeleteOperator`.
 
-`unit_operator` names the unit, `run_context.TaskRun.relation_to` compares the attempt with the one that the table has
-recorded, `guards` says which rows must stay, and `pipeline.step.Step.run` carries the write out.
+`DeltaUnitOperator` names the unit, `TaskRun.relation_to` compares the attempt with the one that the table has recorded,
+the guards of `run_context` say which rows must stay, and `pipeline.step.Step.run` writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
-from delta_orch.airflow.arguments import ensure_locations, ensure_predicate, ensure_switches, ensure_write
-from delta_orch.airflow.guards import OtherTasks, after_overwrites, in_interval_order, leaves_rows
+from delta_orch.airflow.arguments import (
+    ensure_choice,
+    ensure_list,
+    ensure_locations,
+    ensure_predicate,
+    ensure_properties,
+    ensure_switches,
+    ensure_write,
+)
 from delta_orch.airflow.hook import pinned_versions
-from delta_orch.airflow.spark_session import running_spark_session
-from delta_orch.airflow.step_operator import DeltaStepOperator
-from delta_orch.airflow.table_operator import OperatorArgument, XCom
+from delta_orch.airflow.locations import TableLocation, checked_location, is_output, is_template
+from delta_orch.airflow.run_context import OtherTasks, after_overwrites, in_interval_order, leaves_rows
+from delta_orch.airflow.spark_session import connection_conf, running_spark_session, task_spark_session
+from delta_orch.airflow.table_operator import DeltaUnitOperator, OperatorArgument, XCom
+from delta_orch.airflow.versions import determine_kwargs
+from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.write_settings import ensure_merge_keys, ensure_unit_column
+from delta_orch.verbs.change_events import Changes, parse_changes
+from delta_orch.verbs.expect import Expectations
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,6 +42,162 @@ if TYPE_CHECKING:
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.engines.base import Engine
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
+    from delta_orch.verbs.change_events import Envelope
+
+
+ENGINES = ("auto", "spark", "local")
+SCHEMA_MODES = (None, "merge", "overwrite")
+UserFunction = Callable[..., object]
+OpenSession = Callable[[], "SparkSession | None"]
+
+
+class DeltaStepOperator(DeltaUnitOperator):
+    """Base of the operators that commit the rows of a function. `DeltaWriteOperator` describes the arguments."""
+
+    template_fields: Sequence[str] = (
+        # First: the others may refer to them, and Airflow renders in this order.
+        "op_args",
+        "op_kwargs",
+        *DeltaUnitOperator.template_fields,
+        "properties",
+        "quarantine",
+        "spark_conf",
+        "spark_conn_id",
+    )
+    template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 (Airflow's class attribute)
+    shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
+    changes: Changes | None = None
+    """How the rows are change events, with `write="cdc"`."""
+
+    def __init__(
+        self,
+        *,
+        python_callable: UserFunction | None = None,
+        op_args: Collection[OperatorArgument] | None = None,
+        op_kwargs: Mapping[str, OperatorArgument] | None = None,
+        write: str | None,
+        merge_keys: Sequence[str] | None = None,
+        sequence_by: str | Sequence[str] | None = None,
+        delete_when: str | None = None,
+        except_columns: Sequence[str] | None = None,
+        scd: int | None = None,
+        full_snapshot: bool = False,
+        envelope: Envelope | None = None,
+        tombstone_retention: str | None = None,
+        partition_by: Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        unit_column: str | None = None,
+        expect: Mapping[str, object] | None = None,
+        max_quarantined: float | None = None,
+        quarantine: TableLocation | None = None,
+        schema_mode: str | None = None,
+        engine: str = "auto",
+        spark_conf: Mapping[str, str] | None = None,
+        spark_conn_id: str | None = None,
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.python_callable = python_callable
+        self.op_args = op_args or ()
+        self.op_kwargs = op_kwargs or {}
+        self.write = write
+        self.merge_keys = merge_keys
+        self.partition_by = partition_by
+        self.properties = properties
+        self.unit_column = unit_column
+        self.expect = expect
+        self.max_quarantined = max_quarantined
+        self.quarantine = None if quarantine is None else checked_location(quarantine)
+        self.schema_mode = schema_mode
+        self.engine = engine
+        self.spark_conf = spark_conf
+        self.spark_conn_id = spark_conn_id
+        if not (is_output(op_args) or is_output(op_kwargs)):
+            self._ensure_taken(python_callable)
+        ensure_list("merge_keys", merge_keys)
+        ensure_merge_keys(write, merge_keys)
+        ensure_unit_column(write, unit_column)
+        ensure_switches(full_snapshot=full_snapshot)
+        self.changes = parse_changes(
+            write,
+            {
+                "sequence_by": sequence_by,
+                "delete_when": delete_when,
+                "except_columns": except_columns,
+                "scd": scd,
+                "full_snapshot": full_snapshot,
+                "envelope": envelope,
+                "tombstone_retention": tombstone_retention,
+            },
+        )
+        if self.changes is not None and schema_mode is not None:
+            raise self.refusal("has write='cdc' and schema_mode: change events have the columns of the table")
+        ensure_choice("engine", engine, ENGINES)
+        ensure_choice("schema_mode", schema_mode, SCHEMA_MODES)
+        ensure_list("partition_by", partition_by)
+        ensure_properties(properties)
+        if not is_template(max_quarantined):
+            rules = Expectations.of(expect, max_quarantined)
+            if quarantine is not None and not (rules and rules.quarantines):
+                raise self.refusal("has a quarantine, and no rule in expect puts rows there")
+        for name in ("spark_conf", "spark_conn_id"):
+            if getattr(self, name) is not None and engine == "local":
+                raise self.refusal(f"has {name}, which the local engine does not use")
+        if spark_conn_id is not None and {"spark.master", "spark.remote"} & set(spark_conf or ()):
+            raise self.refusal("has spark_conn_id, and a master or server in spark_conf")
+        if unit_column is not None and not self.exactly_once:
+            raise self.refusal("has unit_column, which exactly_once=False does not fill")
+
+    def step(self, context: Context, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
+        """The write of this attempt."""
+        step = self.unit_step(context, run, table, mode)
+        return replace(
+            step,
+            creates_only=True,
+            unit_column=self.unit_column,
+            expect=Expectations.of(self.expect, self.max_quarantined),
+            quarantine=None if self.quarantine is None else self.hook.table(self.quarantine),
+            merge_keys=tuple(self.merge_keys or ()),
+            changes=self.changes,
+            schema_mode=self.schema_mode,
+            engine=self.engine,
+            options={**step.options, "partition_by": self.partition_by, "properties": self.properties},
+        )
+
+    @contextmanager
+    def lazy_session(self, run: TaskRun) -> Iterator[OpenSession]:
+        """Gives a function that starts the task's Spark session when it is first called; it is stopped at the end."""
+        with ExitStack() as stack:
+            name = f"{run.dag_id}.{run.task_id}"
+            yield cache(lambda: stack.enter_context(task_spark_session(self._session_conf(), name)))
+
+    def _session_conf(self) -> Mapping[str, str] | None:
+        if self.spark_conn_id is None:
+            return self.spark_conf
+        return {**connection_conf(self.hook.get_connection(self.spark_conn_id)), **(self.spark_conf or {})}
+
+    def call_user_function(self, context: Context, spark: SparkSession | None, *args: object) -> object:
+        """Call it with `args` and `op_args`, and with those of `op_kwargs`, `spark` and the task context that its
+        signature asks for."""
+        assert self.python_callable is not None
+        self._ensure_taken(self.python_callable)
+        offered = {} if spark is None else {"spark": spark}
+        positional = (*args, *self.op_args)
+        named = determine_kwargs(self.python_callable, positional, {**context, **offered, **self.op_kwargs})
+        rows = self.python_callable(*positional, **named)
+        self.ensure_alive()
+        return rows
+
+    def _ensure_taken(self, function: UserFunction | None) -> None:
+        """Refuse arguments that the function has no parameters for: it would go on without them."""
+        if function is None:
+            return
+        try:
+            inspect.signature(function).bind_partial(*self.op_args, **self.op_kwargs)
+        except TypeError as error:
+            raise self.refusal(f"has op_args or op_kwargs that its function does not take: {error}") from None
+
 
 WRITES = ("append", "merge", "cdc", "overwrite", "overwrite_partitions", "error", "ignore")
 
@@ -169,3 +341,188 @@ class DeltaWriteOperator(DeltaStepOperator):
         from delta_orch.engines.select import spark_engine
 
         return LocalEngine() if spark is None else spark_engine(spark)
+
+
+class DeltaMergeOperator(DeltaWriteOperator):
+    """Update, insert and delete rows by the rows that a function returns, or that a query yields, in one commit.
+
+    With `merge_keys` it is `DeltaWriteOperator(write="merge")`, or `write="cdc"` with `sequence_by`: doing it again
+    merges the rows once more. Keys that the new rows lack stay. With `on` and `clauses` a crash is recovered, but doing
+    it again is refused (`RedoNotPossibleError`), because applying clauses twice may count twice.
+
+    An upsert creates the table if there is none, from its rows, whose keys must be unique then as always. A merge by
+    clauses needs one.
+
+    Args:
+        merge_keys: Upsert by these columns: rows with equal keys are replaced, others inserted. (templated)
+        on: Instead of `merge_keys`: when a row of the table (`target`) and one of the source (`source`) belong
+            together. (templated)
+        clauses: With `on`: the clauses in their order, each `{"when_matched_update": {"set": {…}, "condition": "…"}}`,
+            by the names and arguments of `DeltaTable.merge`. (templated)
+        source_alias: What `on` and `clauses` call the source.
+        target_alias: What they call the table.
+        kwargs: As `DeltaWriteOperator`, without `write`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaWriteOperator.template_fields, "on", "clauses")
+    template_fields_renderers = {  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+        **DeltaWriteOperator.template_fields_renderers,
+        "on": "sql",
+    }
+
+    def __init__(
+        self,
+        *,
+        on: str | None = None,
+        clauses: Sequence[Mapping[str, Mapping[str, object]]] = (),
+        source_alias: str = "source",
+        target_alias: str = "target",
+        **kwargs: OperatorArgument,
+    ) -> None:
+        name = kwargs.get("task_id")
+        if "write" in kwargs:
+            raise InvalidRequestError(f"Task {name} has write, and merges", remedy="Use DeltaWriteOperator(write=…)")
+        if (kwargs.get("merge_keys") is None) == (on is None):
+            raise InvalidRequestError(f"Task {name} takes merge_keys or on", remedy="Give exactly one of them")
+        merges = "cdc" if kwargs.get("sequence_by") is not None else "merge"
+        super().__init__(write=merges if on is None else "append", **kwargs)
+        self.on = on
+        self.clauses = clauses
+        self.source_alias = source_alias
+        self.target_alias = target_alias
+        ensure_predicate(on)
+        if (on is None) == bool(clauses):
+            raise self.refusal("takes on and clauses together")
+        self._ensure_clauses()
+        for name in ("partition_by", "properties", "unit_column", "replace_where", "expect"):
+            if on is not None and getattr(self, name) is not None:
+                raise self.refusal(f"has {name}, which a merge by clauses does not use")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        if self.on is None:
+            return super().execute_on_table(context, run, table)
+        tasks = OtherTasks(context, run)
+        step = after_overwrites(tasks, self.unit_step(context, run, table, "merge_clauses"), self.table_uri)
+        if self.stage:
+            step = replace(step, options={**step.options, "stage": True})
+        if any("delete" in name for clause in self.clauses for name in clause):
+            step = leaves_rows(tasks, step, replaces=False, whole=False)
+        with self.lazy_session(run) as session:
+
+            def merge(options: CommitOptions) -> CommitResult:
+                return self._merge(table, self.rows(context, session()), options)
+
+            return self.xcom_and_log(step.commit(merge))
+
+    def _merge(self, table: DeltaTable, rows: object, options: CommitOptions) -> CommitResult:
+        if rows is None:
+            raise self.refusal("has a function that returned None instead of rows")
+        merge: Any = table.merge(
+            rows,
+            cast("str", self.on),
+            source_alias=self.source_alias,
+            target_alias=self.target_alias,
+            engine=self.engine,
+            schema_mode=self.schema_mode,
+            **cast("dict[str, Any]", options),
+        )
+        for clause in self.clauses:
+            for name, arguments in clause.items():
+                merge = getattr(merge, name)(**arguments)
+        result: CommitResult = merge.execute()
+        return result
+
+    def _ensure_clauses(self) -> None:
+        """Check that the clauses are some of a merge. What they say is checked when they run."""
+        from delta_orch.verbs.merge.clauses import Merge
+
+        for clause in self.clauses if not is_template(self.clauses) else ():
+            names = list(clause) if isinstance(clause, Mapping) else []
+            possible = [name for name in vars(Merge) if name.startswith("when_")]
+            if len(names) != 1 or names[0] not in possible:
+                raise self.refusal(
+                    f"has the clause {clause!r:.100}",
+                    remedy=f'Write {{"when_…": {{…}}}}; possible are {", ".join(possible)}',
+                )
+
+
+class DeltaUpdateOperator(DeltaUnitOperator):
+    """Update rows, in one commit. A crash is recovered; doing it again is refused, because it may count twice.
+
+    Args:
+        set: Column → its new value in Spark SQL. (templated)
+        where: Which rows, in Spark SQL; all by default. (templated)
+        engine: `auto`, `spark` or `local`.
+        identity, writer, on_redo, exactly_once: See `DeltaUnitOperator`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaUnitOperator.template_fields, "set", "where")
+    template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+
+    def __init__(
+        self,
+        *,
+        set: Mapping[str, str],
+        where: str | None = None,
+        engine: str = "auto",
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.set = set
+        self.where = where
+        self.engine = engine
+        ensure_predicate(where)
+        ensure_choice("engine", engine, ENGINES)
+        if not set:
+            raise self.refusal("sets nothing")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        step = after_overwrites(OtherTasks(context, run), self.unit_step(context, run, table, "update"), self.table_uri)
+        where: Any = self.where
+        return self.xcom_and_log(
+            step.commit(lambda options: table.update(self.set, where, engine=cast("Any", self.engine), **options))
+        )
+
+
+class DeltaDeleteOperator(DeltaUnitOperator):
+    """Delete rows, in one commit. Doing it again deletes again. Where no row matches, nothing is committed.
+
+    Args:
+        where: Which rows, in Spark SQL. (templated)
+        all_rows: Instead of `where`: delete every row.
+        engine: `auto`, `spark` or `local`.
+        identity, writer, on_redo, exactly_once: See `DeltaUnitOperator`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaUnitOperator.template_fields, "where")
+    template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+
+    def __init__(
+        self,
+        *,
+        where: str | None = None,
+        all_rows: bool = False,
+        engine: str = "auto",
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.where = where
+        self.all_rows = all_rows
+        self.engine = engine
+        ensure_switches(all_rows=all_rows)
+        ensure_predicate(where)
+        ensure_choice("engine", engine, ENGINES)
+        if (where is None) != all_rows:
+            raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        tasks = OtherTasks(context, run)
+        step = replace(self.unit_step(context, run, table, "delete"), where=self.where)
+        if not self.all_rows:
+            step = after_overwrites(tasks, step, self.table_uri)
+        step = leaves_rows(tasks, step, replaces=False, whole=self.all_rows)
+        return self.xcom_and_log(step.commit(lambda options: table.delete(self.where, engine=self._engine, **options)))
+
+    @property
+    def _engine(self) -> Any:
+        return self.engine

@@ -13,7 +13,7 @@ from delta_orch.cli.output import one_line, text_of_bytes, text_of_time
 from delta_orch.redaction import kept
 
 if TYPE_CHECKING:
-    from delta_orch.pipeline.lake import ConsumerLag, LakeReport, TableState
+    from delta_orch.pipeline.maintenance import ConsumerLag, LakeReport, TableState
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Delta tables</title>

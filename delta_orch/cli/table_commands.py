@@ -235,7 +235,7 @@ def report(
     object below a root is listed. Without --output, --json prints the same numbers.
     """
     from delta_orch.cli.report_page import lake_page
-    from delta_orch.pipeline.lake import read_lake
+    from delta_orch.pipeline.maintenance import read_lake
 
     if output is None and not as_json:
         raise click.UsageError("Give --output or --json")

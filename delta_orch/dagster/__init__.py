@@ -6,7 +6,6 @@ import dagster as dg
 
 from delta_orch._version import VERSION
 from delta_orch.dagster.audits import build_delta_audit_checks
-from delta_orch.dagster.automation import DeltaAutomation
 from delta_orch.dagster.batch_function import IncrementalConfig
 from delta_orch.dagster.checks import ByPartition, build_delta_check
 from delta_orch.dagster.components import (
@@ -17,19 +16,22 @@ from delta_orch.dagster.components import (
     DeltaMaintenanceComponent,
     DeltaTablesComponent,
 )
-from delta_orch.dagster.file_sensor import build_delta_file_sensor
 from delta_orch.dagster.incremental import DeltaOut, delta_asset, delta_multi_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
-from delta_orch.dagster.maintenance import MaintenanceConfig, build_delta_maintenance_assets, with_delta_maintenance
+from delta_orch.dagster.maintenance import (
+    MaintenanceConfig,
+    UndoConfig,
+    build_delta_maintenance_assets,
+    build_delta_undo_op,
+    with_delta_maintenance,
+)
 from delta_orch.dagster.observation import build_delta_observations, report_existing_partitions
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.sensor import build_delta_log_sensor
+from delta_orch.dagster.sensor import DeltaAutomation, build_delta_file_sensor, build_delta_log_sensor
 from delta_orch.dagster.spark_submit import PipesDeltaSparkClient
-from delta_orch.dagster.undo import UndoConfig, build_delta_undo_op
 from delta_orch.delta_table import TableSnapshot as DeltaSnapshot
 from delta_orch.pipeline.audit import Audit
-from delta_orch.pipeline.file_reader import FileBatch
-from delta_orch.pipeline.incremental import ChangeBatch
+from delta_orch.pipeline.incremental import ChangeBatch, FileBatch
 from delta_orch.pipeline.maintenance import MaintenancePolicy
 
 __all__ = [

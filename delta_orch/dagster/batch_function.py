@@ -11,8 +11,7 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.file_reader import FileBatch
-from delta_orch.pipeline.incremental import ChangeBatch
+from delta_orch.pipeline.incremental import ChangeBatch, FileBatch
 
 CONFIG = "config"
 

@@ -13,7 +13,7 @@ from dataclasses import fields
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import dagster as dg
 from dagster.components.lib.sql_component.sql_client import SQLClient
@@ -22,21 +22,71 @@ from pydantic import BaseModel, ConfigDict, Field
 from delta_orch.arrival.file_source import FileFormat, FileOrder, FileSource, OnChanged, OnError, SchemaFit
 from delta_orch.catalog.discovery import list_tables
 from delta_orch.catalog.names import parse_table_name
-from delta_orch.dagster.automation import DeltaAutomation
 from delta_orch.dagster.checks import Rule, build_delta_check, columns, freshness, health, row_count, unique
-from delta_orch.dagster.file_sensor import build_delta_file_sensor
 from delta_orch.dagster.incremental import Write, delta_asset
 from delta_orch.dagster.maintenance import DEFAULT_POOL, build_delta_maintenance_assets
+from delta_orch.dagster.metadata import report_metadata
 from delta_orch.dagster.observation import build_delta_observations
-from delta_orch.dagster.outputs import parse_key
 from delta_orch.dagster.resource import DeltaTableResource, resolve_options
-from delta_orch.dagster.sql_statement import run_statement
+from delta_orch.dagster.run import asset_units, owner_of_write, read_run
+from delta_orch.dagster.sensor import DeltaAutomation, build_delta_file_sensor
+from delta_orch.dagster.values import parse_key
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.file_reader import FileBatch
-from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
+from delta_orch.pipeline.incremental import Bootstrap, FileBatch, OnRecreated
 from delta_orch.pipeline.maintenance import MaintenancePolicy
+from delta_orch.pipeline.step import Step
+from delta_orch.pipeline.target_table import RowGuard, snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo
+from delta_orch.statements.run import parse_replacement
 from delta_orch.verbs.change_events import Envelope
+
+if TYPE_CHECKING:
+    from delta_orch.writing.target import WriteOptions
+
+
+def run_statement(text: str, tables: Mapping[str, object], storage_options: Mapping[str, object]) -> None:
+    """Run a statement as the unit of the asset whose step this is, and report its commit.
+
+    Raises:
+        InvalidRequestError: This is not the step of one asset without partitions, or as `parse_replacement`. Nothing
+            was read or changed.
+        ConcurrentTransactionError: Another attempt has committed meanwhile. Running again is safe.
+        DeltaError: As `delta_orch.sql`. The table is unchanged.
+    """
+    statement = parse_replacement(text, tables, storage_options)
+    context = _context()
+    run, key, table = read_run(context), context.asset_key, statement.table
+    attempt = run.attempt(asset_units(key.path, run, None, write=statement.mode))
+    name, owner, guards = key.to_user_string(), None, tuple[RowGuard, ...]()
+    if statement.mode == "overwrite":
+        before, is_scoped = snapshot_or_none(table), not statement.is_whole
+        owner, guards = owner_of_write(table, before, key.path, attempt, statement.mode, is_scoped=is_scoped)
+    about: WriteOptions = {"user_metadata": run.user_metadata(name)}
+    step = Step(name, table, statement.mode, attempt=attempt, guards=guards, owner=owner, options=about)
+    report = step.commit(statement.run)
+    context.log.info(report.sentence())
+    metadata = report_metadata(report, report.snapshot(), table_name=name, run_id=run.run_id)
+    context.add_asset_metadata(metadata, key)
+
+
+def _context() -> dg.AssetExecutionContext:
+    remedy = "Run it by a dagster.TemplatedSqlComponent with one asset, without partitions"
+    try:
+        context = dg.AssetExecutionContext.get()
+    except dg.DagsterError as error:
+        raise InvalidRequestError(
+            "The statement does not run in the step of an asset",
+            cause="The run is the identity that makes a write happen once",
+            remedy=remedy + "; elsewhere call delta_orch.sql",
+        ) from error
+    if len(context.selected_asset_keys) != 1 or context.has_partition_key or context.has_partition_key_range:
+        raise InvalidRequestError(
+            "The statement runs for several assets, or for partitions",
+            cause="A unit is one asset, and the template of a statement knows no partition",
+            remedy=remedy,
+        )
+    return context
+
 
 _DUE = MaintenancePolicy()
 _OF_POLICY = [field.name for field in fields(MaintenancePolicy)]
@@ -254,7 +304,7 @@ class DeltaConnectionComponent(_DeltaComponent, SQLClient):
     )
 
     def connect_and_execute(self, sql: str) -> None:
-        """Run a statement. Raises as `sql_statement.run_statement`."""
+        """Run a statement. Raises as `run_statement`."""
         tables = {name: self.resource(uri).table() for name, uri in self.tables.items()}
         run_statement(sql, tables, resolve_options(self.all_options()))
 

@@ -35,7 +35,6 @@ from delta_orch.dagster.metadata import (
     place_metadata,
     report_metadata,
 )
-from delta_orch.dagster.outputs import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, asset_units, read_run, retry_conflicts
 from delta_orch.dagster.settings import (
@@ -43,20 +42,21 @@ from delta_orch.dagster.settings import (
     PLACE_KEYS,
     refuse_slips,
 )
+from delta_orch.dagster.values import shares_folder
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, ExpectationFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import AuditLike, as_audits, rule_check_name, rule_findings
-from delta_orch.pipeline.file_reader import FileBatch, FileReader
 from delta_orch.pipeline.incremental import (
     Bootstrap,
+    FileBatch,
+    FileReader,
     IncrementalReader,
     OnRecreated,
     default_consumer,
 )
 from delta_orch.pipeline.incremental_step import Batch, IncrementalStep, default_write, ensure_incremental
 from delta_orch.pipeline.step import Mode
-from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.unit import OnRedo
+from delta_orch.pipeline.unit import OnRedo, StepReport
 from delta_orch.pipeline.write_settings import ensure_merge_keys, ensure_unit_column, refuse_old_names
 from delta_orch.table.schema_evolution import parse_schema_mode
 from delta_orch.verbs.change_events import SETTINGS as CHANGE_SETTINGS

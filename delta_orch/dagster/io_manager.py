@@ -20,7 +20,6 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from delta_orch.catalog.names import location_below
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks, rule_metadata
-from delta_orch.dagster.inputs import input_name, load_value, unwrap_optional
 from delta_orch.dagster.metadata import (
     LINEAGE,
     STORAGE_KIND,
@@ -31,20 +30,19 @@ from delta_orch.dagster.metadata import (
     report_metadata,
     warn_of_many_files,
 )
-from delta_orch.dagster.outputs import Place, asset_place, op_attempt, output_parts, repeat_conflicts, table_place
 from delta_orch.dagster.partitions import PartitionSelection, ensure_expression, written_partitions
-from delta_orch.dagster.reexecution import ensure_whole
 from delta_orch.dagster.resource import resolve_env, resolve_options
 from delta_orch.dagster.run import (
     DEFAULT_CONFLICT_RETRIES,
     DagsterRun,
     asset_units,
+    ensure_whole,
     is_in_run,
+    owner_of_write,
     read_run,
     retry_conflicts,
     step_name,
 )
-from delta_orch.dagster.scopes import owner_of_write
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
     PLACE_KEYS,
@@ -57,16 +55,24 @@ from delta_orch.dagster.settings import (
     plain_metadata,
     refuse_slips,
 )
+from delta_orch.dagster.values import (
+    Place,
+    asset_place,
+    input_name,
+    load_value,
+    op_attempt,
+    output_parts,
+    repeat_conflicts,
+    table_place,
+    unwrap_optional,
+)
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.select import can_be_read_again
 from delta_orch.errors import AuditFailedError, ExpectationFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.pipeline.row_guards import RowGuard
 from delta_orch.pipeline.step import Mode, Step
-from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.table_owner import OPS
-from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
-from delta_orch.pipeline.unit import ON_REDO, Attempt
+from delta_orch.pipeline.target_table import OPS, RowGuard, schema_of_new_table, snapshot_or_none
+from delta_orch.pipeline.unit import ON_REDO, Attempt, StepReport
 from delta_orch.pipeline.write_settings import BY_KEYS, refuse_old_names
 from delta_orch.protocol.types import StructType
 from delta_orch.writing.target import split_options
@@ -200,7 +206,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             ensure_expression(asset.partitions_def, settings.partition_expr, settings.partition_format, about)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Raises InvalidRequestError: The run leaves steps out. See `reexecution.ensure_whole`."""
+        """Raises InvalidRequestError: The run leaves steps out. See `run.ensure_whole`."""
         ensure_whole(context)
 
     # Writing
@@ -400,7 +406,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     # Reading
 
     def load_input(self, context: dg.InputContext) -> object:
-        """Load an input. See `inputs.load_value`."""
+        """Load an input. See `values.load_value`."""
         upstream = context.upstream_output
         definition = plain_metadata(None if upstream is None else upstream.definition_metadata)
         uri, kind = definition.get("dagster/uri"), definition.get("dagster/storage_kind")

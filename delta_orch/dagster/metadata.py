@@ -23,7 +23,7 @@ from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows, deleted_rows_ratio
 from delta_orch.pipeline.partitions import looks_only_at
-from delta_orch.pipeline.step_report import StepReport
+from delta_orch.pipeline.unit import StepReport
 from delta_orch.protocol.types import StructType
 from delta_orch.scan.scan import Scan
 from delta_orch.verbs.expect import BROKEN_ROWS

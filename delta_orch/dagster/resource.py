@@ -9,7 +9,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
 from delta_orch.change_feed.change_feed import ChangeFeed
-from delta_orch.dagster.reexecution import ensure_whole
+from delta_orch.dagster.run import ensure_whole
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
@@ -49,7 +49,7 @@ class DeltaTableResource(dg.ConfigurableResource[Any]):
         return value
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Raises InvalidRequestError: The run leaves steps out. See `reexecution.ensure_whole`."""
+        """Raises InvalidRequestError: The run leaves steps out. See `run.ensure_whole`."""
         ensure_whole(context)
 
     def table(self) -> DeltaTable:

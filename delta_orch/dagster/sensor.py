@@ -1,7 +1,8 @@
-"""A sensor that follows a table's log."""
+"""Sensors that follow the log of a table or look for new files, and the automation condition for new data."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import time
@@ -13,13 +14,17 @@ from typing import Literal as OneOf
 
 import dagster as dg
 
+import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked
+from delta_orch.arrival.file_look import FileLook, NewFiles
+from delta_orch.arrival.file_source import FileSource
 from delta_orch.catalog.open import open_table_store
 from delta_orch.dagster.partitions import PartitionKeyOf, Touched, TouchedPartitions, dynamic_keys
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env, resolve_options
 from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, current_cursor, parse_cursor, poll
+from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.storage.patience import waiting_at_most
 from delta_orch.storage.storage_options import public_uri
 
@@ -485,3 +490,123 @@ def _log_gaps(context: dg.SensorEvaluationContext, batch: TailBatch) -> None:
 def _is_verification_due(last_tick: float | None, now: float) -> bool:
     """Once an interval, and when the last tick is longer ago than that."""
     return last_tick is not None and int(last_tick / VERIFY_INTERVAL_S) != int(now / VERIFY_INTERVAL_S)
+
+
+_FILES_KEY = "delta/files_key"
+
+
+@checked
+def build_delta_file_sensor(
+    *,
+    name: str,
+    source: FileSource,
+    table: DeltaTableResource,
+    target: Target = None,
+    job: Target = None,
+    tags: Mapping[str, str] | None = None,
+    max_active_runs: int | None = 1,
+    max_retries: int = 2,
+    minimum_interval_seconds: int | None = None,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    description: str | None = None,
+) -> dg.SensorDefinition:
+    """A sensor that requests a run when a source has files that a table has not loaded.
+
+    A tick lists the source once and looks the files up in the table's own record, so the sensor has no cursor that
+    could disagree with it. While a run that it requested is active, a tick requests nothing and lists nothing. As long
+    as the same files wait, they request one run. If that run fails, a later tick requests it again, `max_retries`
+    times. After that, another file must arrive.
+
+    Args:
+        name: Of the sensor.
+        source: The source of the asset that loads the files.
+        table: The table of that asset, which need not exist yet.
+        target: Assets to materialize (as in `dg.sensor`). Give this or `job`.
+        job: The job to run.
+        tags: Tags of the requested runs, beside `delta/files` (how many files wait) and `delta/files_key` (which).
+        max_active_runs: So many runs of the sensor may be queued or running at once, as of `build_delta_log_sensor`.
+            None: any number. A run loads all files that it finds, so more than one rarely helps.
+        max_retries: How often the run of the same files is requested again if it fails. A run that was canceled is not.
+        minimum_interval_seconds: As in `dg.sensor`.
+        default_status: As in `dg.sensor`.
+        description: As in `dg.sensor`.
+
+    Raises:
+        InvalidRequestError: Neither `target` nor `job` is given, or both, or a limit is too low. A tick fails as
+            `DeltaTable.ingest`.
+    """
+    if (target is None) == (job is None):
+        raise InvalidRequestError(f"Sensor {name} needs a target or a job", remedy="Give one of them")
+    ensure_limits(max_active_runs=max_active_runs)
+    if max_retries < 0:
+        raise InvalidRequestError(f"max_retries={max_retries} is below 0", remedy="Pass 0 for no retries, or more")
+
+    @dg.sensor(
+        name=name,
+        target=target,
+        job=job,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description=description or f"Files of {source.uri} that {name} has not seen loaded.",
+    )
+    def look(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        if max_active_runs is not None and active_runs(context, name, max_active_runs) >= max_active_runs:
+            return are_active(max_active_runs)
+        with waiting_at_most(PATIENCE_S):
+            own = table.table()
+            new_files = FileLook(source, own.log).next_files(snapshot_or_none(own))
+        if new_files is None:
+            return dg.SkipReason(f"No new files in {source.uri}")
+        key = _key_of(new_files)
+        retries = _failed_runs(context.instance, name, key, max_retries) if max_retries else 0
+        run_tags = {**(tags or {}), "delta/files": str(new_files.files.num_rows), _FILES_KEY: key}
+        # Dagster requests no run key twice.
+        return dg.RunRequest(run_key=f"{key}:{retries}" if retries else key, tags=run_tags)
+
+    return look
+
+
+def _failed_runs(instance: dg.DagsterInstance, sensor_name: str, key: str, at_most: int) -> int:
+    """How many runs of the same files have failed; it counts to a limit."""
+    tags = {"dagster/sensor_name": sensor_name, _FILES_KEY: key}
+    failed = dg.RunsFilter(tags=tags, statuses=[dg.DagsterRunStatus.FAILURE])
+    return len(instance.get_run_ids(failed, limit=at_most))
+
+
+def _key_of(new_files: NewFiles) -> str:
+    """The same for the same files that wait for the same version of the record."""
+    parts = [pc.cast(new_files.files[name], "string") for name in ("path", "size", "modification_time_ms")]
+    files = pc.binary_join_element_wise(*parts, " ")
+    digest = hashlib.sha256("\n".join(files.to_pylist()).encode()).hexdigest()[:32]
+    return f"{new_files.loaded.recorded}:{new_files.files.num_rows}:{digest}"
+
+
+Condition = dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]
+
+
+class DeltaAutomation:
+    """Automation conditions that go by the data versions of tables."""
+
+    @staticmethod
+    def on_new_data() -> Condition:
+        """When the data version of an upstream asset has changed.
+
+        As `dg.AutomationCondition.eager()`, but an upstream run that found nothing new starts nothing: a `@delta_asset`
+        without news, a run that recovered its commit, an observation of an unchanged table. So the upstream asset is
+        never executed in the same run as this one: its data version is known only when it has ended.
+
+        The upstream must report data versions: the assets of a `DeltaLakeIOManager`, `@delta_asset`s, and tables of
+        `build_delta_observations` do. For time partitions, only the latest one is considered. Of a partitioned upstream
+        at least one of the partitions that belong to the target must be there; `eager()` waits for all of them.
+        """
+        condition = dg.AutomationCondition
+        new_data = condition.any_deps_match(
+            condition.data_version_changed() & ~condition.executed_with_root_target()
+        ).with_label("any_deps_have_new_data")
+        return (
+            condition.in_latest_time_window()
+            & (condition.newly_missing() | new_data).since_last_handled()
+            & condition.all_deps_match(~condition.missing()).with_label("all_deps_exist")
+            & ~condition.any_deps_in_progress()
+            & ~condition.in_progress()
+        ).with_label("on_new_data")

@@ -10,10 +10,8 @@ import dagster as dg
 
 from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.run import DagsterRun, asset_units, read_run
-from delta_orch.dagster.scopes import owner_of_write
+from delta_orch.dagster.run import DagsterRun, asset_units, owner_of_write, read_run
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.row_guards import RowGuard
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.submitted import (
     SubmittedRun,
@@ -23,7 +21,7 @@ from delta_orch.pipeline.submitted import (
     find_spark_submit,
     submit_environment,
 )
-from delta_orch.pipeline.target_table import snapshot_or_none
+from delta_orch.pipeline.target_table import RowGuard, snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo, Unit
 
 if TYPE_CHECKING:

@@ -244,7 +244,7 @@ class PartitionCondition(Condition):
 
     def _test(self, snapshot: TableSnapshot, name: str, value: Value | Sequence[Value]) -> Expression:
         from delta_orch.expressions.nodes import Column, Comparison, Literal
-        from delta_orch.pipeline.incremental import one_of
+        from delta_orch.pipeline.partitions import one_of
 
         field = snapshot.schema.find(name)
         if field is None or field.name not in snapshot.partition_columns:

@@ -1,13 +1,16 @@
-"""Reading a table in steps, exactly once: what has changed since the target's own last commit.
+"""Reading a source in steps, exactly once: the changes of a table since the target's own last commit, or new files.
 
 The cursor, "`target` has read `source` up to version n", is a transaction identifier in the *target's* log, committed
 together with the rows it accounts for. No second place could disagree: losing the orchestrator's database,
 killing a step after its commit, or moving a pipeline to another orchestrator changes nothing.
+
+Which files are loaded is recorded in the target, too, in the commit of their rows (`arrival.loaded_files`).
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +18,16 @@ from typing import Literal as OneOf
 
 import pyarrow as pa
 
+import delta_orch.arrow_compute as pc
+from delta_orch.arrival.file_look import (
+    FileLook,
+    NewFiles,
+    columns_from_files,
+    quarantined_before,
+    recorded_files,
+    replaced_rows,
+)
+from delta_orch.arrival.loaded_files import LoadedFiles, cursor_id
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import (
     InvalidRequestError,
@@ -22,16 +35,23 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal
-from delta_orch.expressions.tree import conjunction, disjunction
+from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.expressions.tree import disjunction
 from delta_orch.log.files.txn import TxnId
+from delta_orch.pipeline.partitions import partitions_as_predicate
 from delta_orch.pipeline.tail import changes_data
-from delta_orch.protocol.types import BOOLEAN, StructField, StructType
+from delta_orch.pipeline.target_table import snapshot_or_none
+from delta_orch.protocol.arrow_building import one_chunk
+from delta_orch.protocol.types import BOOLEAN
 
 if TYPE_CHECKING:
+    from delta_orch.arrival.file_source import FileSource
+    from delta_orch.arrival.read_files import FileRows
     from delta_orch.change_feed.change_feed import ChangeFeed
     from delta_orch.delta_table import TableSnapshot
+    from delta_orch.engines.select import EngineChoice
     from delta_orch.scan.scan import Scan
+
 
 logger = logging.getLogger(__name__)
 
@@ -525,24 +545,189 @@ class IncrementalReader:
         )
 
 
-def partitions_as_predicate(partitions: pa.Table, schema: StructType) -> Expression:
-    """A predicate that is true for exactly the rows in the given partitions: typed columns, nulls included.
+logger = logging.getLogger(__name__)
 
-    Without a row in `partitions`, no row of the table satisfies it.
+_NAMED_AT_MOST = 5
+
+
+@dataclass(frozen=True)
+class FileBatch:
+    """The files that one commit of a step loads.
+
+    Attributes:
+        new_files: Which they are.
+        schema: The columns of the table that the step writes; None where there is none.
+        engine: Who reads them.
+        is_whole: They are all files of the source, and their rows replace all rows of the table.
     """
-    fields = [field for name in partitions.column_names if (field := schema.find(name)) is not None]
-    columns = [partitions.column(name).to_pylist() for name in partitions.column_names]
-    if len(fields) == 1:
-        return one_of(fields[0], columns[0])
-    rows = zip(*columns, strict=True)
-    return disjunction(*(conjunction(*(map(one_of, fields, zip(row, strict=True)))) for row in rows))
+
+    new_files: NewFiles
+    schema: pa.Schema | None
+    engine: EngineChoice
+    is_whole: bool = False
+    _read: list[FileRows] = field(default_factory=list, repr=False, compare=False)
+
+    is_recreated = False
+    read = frozenset[str]()
+    starting_version = None
+
+    @property
+    def source(self) -> FileSource:
+        """Where the files are."""
+        return self.new_files.source
+
+    @property
+    def files(self) -> pa.Table:
+        """The files: `path` below the source, `size` in bytes, `modification_time_ms` and `etag`."""
+        return self.new_files.files
+
+    @property
+    def ending_version(self) -> int:
+        """The version of the record that the commit writes."""
+        return self.new_files.version
+
+    @property
+    def txn(self) -> TxnId:
+        """The transaction that the commit records."""
+        return self.new_files.txn
+
+    def rows(self, *, as_table: bool = False) -> object:
+        """The rows of the files, read once: a `pa.RecordBatchReader`, or a Spark DataFrame on that engine.
+
+        Args:
+            as_table: Fit them to the columns of the table, for a step that writes them as they are. By default they
+                have the columns of the files, and `FileSource.schema` says more of them. So have change events (`cdc`).
+
+        Raises:
+            DeltaError: A file cannot be read (`on_error='fail'`), or does not fit.
+        """
+        from delta_orch.arrival.read_files import read_files
+        from delta_orch.engines.select import select_engine
+
+        schema = self.schema if as_table else None
+        rows = read_files(self.source, self.files, schema, engine=select_engine(None, self.engine))
+        self._read[:] = [rows]
+        return rows.batches
+
+    def to_arrow(self) -> pa.Table:
+        """The rows of the files in memory. Raises as `rows`."""
+        rows = self.rows()
+        return rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows.toArrow()  # type: ignore[attr-defined]
+
+    @property
+    def set_aside(self) -> pa.Table:
+        """The files that could not be read, once the rows were: `path` and `error`."""
+        return (
+            self._read[0].set_aside
+            if self._read
+            else pa.table({"path": pa.array([], pa.string()), "error": pa.array([], pa.string())})
+        )
+
+    @property
+    def may_set_aside(self) -> bool:
+        """Whether which files are loaded is known after their rows were read."""
+        return self.source.on_error == "quarantine"
+
+    def as_input(self) -> dict[str, object]:
+        """What the commit of the step says it has read (`StepRecord.inputs`)."""
+        read: dict[str, object] = {
+            "table": self.source.uri,
+            "consumer": self.new_files.loaded.cursor,
+            "cursor": self.new_files.loaded.cursor,
+            "endingVersion": self.ending_version,
+        }
+        return {**read, "whole": True} if self.is_whole else read
+
+    def replaced_rows(self) -> Expression:
+        """The rows that were loaded before of the files that can be read. Raises as `rows`."""
+        if self.may_set_aside and isinstance(rows := self.rows(as_table=True), pa.RecordBatchReader):
+            for _ in rows:
+                pass  # Read once more when the step asks: the old rows of a file that cannot be read stay.
+        return replaced_rows(self.new_files, self.set_aside)
+
+    def quarantined_before(self) -> Expression:
+        """The rows of a quarantine that came from these files before. Raises as `rows`."""
+        return quarantined_before(self.new_files, self.set_aside)
+
+    def write_record(self) -> None:
+        """Write the record that the commit names. Raises as `LoadedFiles.write`."""
+        for file in self.set_aside.slice(0, _NAMED_AT_MOST).to_pylist():
+            logger.warning("%s/%s is set aside: %s", self.source.uri, file["path"], file["error"])
+        self.new_files.write_record(self.set_aside)
 
 
-def one_of(field: StructField, values: Sequence[object]) -> Expression:
-    """The rows whose column has one of these values; None is null."""
-    column = Column((field.name,))
-    literals = tuple(Literal(value, field.data_type) for value in values if value is not None)
-    tests: list[Expression] = [IsNull(column)] if len(literals) < len(values) else []
-    if literals:
-        tests.insert(0, Comparison("=", column, literals[0]) if len(literals) == 1 else In(column, literals))
-    return disjunction(*tests)
+class FileReader:
+    """Hands a step, batch by batch, the files of `source` that `target` has not loaded. The source is listed once.
+
+    Args:
+        source: The files.
+        target: The table that the step writes. It need not exist yet.
+        engine: Who reads the files.
+        unit_column: A column of the table that the step fills.
+    """
+
+    def __init__(
+        self, source: FileSource, target: DeltaTable, engine: EngineChoice = "auto", unit_column: str | None = None
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.engine = engine
+        self._unit_column = unit_column
+        self.consumer = self.cursor_prefix = cursor_id(source)
+        self._look = FileLook(source, target.log)
+
+    def newest_version(self) -> int:
+        """Batches are read until there is none."""
+        return sys.maxsize
+
+    def next_batch(self, *, appends: bool = False, is_whole: bool = False) -> FileBatch | None:
+        """The files that the next commit loads; None where none is new.
+
+        Args:
+            is_whole: All files of the source, where one is new.
+
+        Raises as `FileLook.next_files`.
+        """
+        new_files = self._look.next_files(snapshot_or_none(self.target))
+        return None if new_files is None else self.whole_batch() if is_whole else self._batch(new_files)
+
+    def whole_batch(self) -> FileBatch:
+        """All files of the source, for a step that starts anew. Raises as `next_batch`."""
+        before = recorded_files(self.target.log, snapshot_or_none(self.target), self.consumer)
+        anew = LoadedFiles(before.store, before.cursor, before.recorded)
+        all_files = NewFiles(self.source, self.source.list_files(), False, anew, before.next_version())
+        return self._batch(all_files, is_whole=True)
+
+    def batch_again(self, inputs: Sequence[Mapping[str, object]], *, up_to_cursor: bool) -> FileBatch:
+        """The files that a unit has loaded, as they are now.
+
+        Args:
+            inputs: Of the unit's commits (`FileBatch.as_input`), at least one.
+            up_to_cursor: And those that were loaded since.
+
+        Raises:
+            RedoNotPossibleError: Some of them are not there any more.
+        """
+        if any(one.get("whole") for one in inputs):
+            return self.whole_batch()
+        versions = [end for one in inputs if isinstance(end := one.get("endingVersion"), int)]
+        loaded = recorded_files(self.target.log, snapshot_or_none(self.target), self.consumer)
+        paths = one_chunk(
+            (loaded.of_versions(since=min(versions)) if up_to_cursor else loaded.of_versions(versions))["path"]
+        )
+        listed = self.source.list_files()
+        places = pc.index_in(paths, value_set=one_chunk(listed["path"]))
+        if places.null_count:
+            gone = pc.filter(paths, pc.is_null(places))[:_NAMED_AT_MOST].to_pylist()
+            raise RedoNotPossibleError(
+                f"{places.null_count} files of {self.source.uri} that were loaded cannot be read again",
+                cause=f"They are not there any more, or were changed just now: {', '.join(gone)}",
+                remedy="Bring the files back. To keep the rows as they are, pass on_redo='keep'; or run the step with "
+                "full_refresh, which loads the files that there are",
+                paths=gone,
+            )
+        return self._batch(NewFiles(self.source, pc.take(listed, places), False, loaded, loaded.next_version()))
+
+    def _batch(self, new_files: NewFiles, *, is_whole: bool = False) -> FileBatch:
+        schema = columns_from_files(snapshot_or_none(self.target), self._unit_column)
+        return FileBatch(new_files, schema, self.engine, is_whole)

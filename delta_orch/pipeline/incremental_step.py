@@ -12,13 +12,10 @@ import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError, RedoNotPossibleError
 from delta_orch.log.files.txn import UNIT_PREFIXES, TxnId, is_unit_name
-from delta_orch.pipeline.file_reader import FileBatch, FileReader
-from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader, ensure_max_versions
+from delta_orch.pipeline.incremental import ChangeBatch, FileBatch, FileReader, IncrementalReader, ensure_max_versions
 from delta_orch.pipeline.step import Mode, Step, Work
-from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.table_owner import INCREMENTAL
-from delta_orch.pipeline.target_table import snapshot_or_none
-from delta_orch.pipeline.unit import recorded_order
+from delta_orch.pipeline.target_table import INCREMENTAL, snapshot_or_none
+from delta_orch.pipeline.unit import StepReport, recorded_order
 from delta_orch.protocol.partition_values import (
     parse_partition_value,
     partition_column_from_arrow,

@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
+import pyarrow as pa
+
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, Literal
-from delta_orch.expressions.tree import columns_of, disjunction
-from delta_orch.protocol.types import DataType, PrimitiveType
+from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, IsNull, Literal
+from delta_orch.expressions.tree import columns_of, conjunction, disjunction
+from delta_orch.protocol.types import DataType, PrimitiveType, StructField, StructType
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _RANGE_TYPES = ("date", "timestamp", "timestamp_ntz")
@@ -303,3 +305,26 @@ def _refusal(
         partition=partition.key,
         column=column,
     )
+
+
+def partitions_as_predicate(partitions: pa.Table, schema: StructType) -> Expression:
+    """A predicate that is true for exactly the rows in the given partitions: typed columns, nulls included.
+
+    Without a row in `partitions`, no row of the table satisfies it.
+    """
+    fields = [field for name in partitions.column_names if (field := schema.find(name)) is not None]
+    columns = [partitions.column(name).to_pylist() for name in partitions.column_names]
+    if len(fields) == 1:
+        return one_of(fields[0], columns[0])
+    rows = zip(*columns, strict=True)
+    return disjunction(*(conjunction(*(map(one_of, fields, zip(row, strict=True)))) for row in rows))
+
+
+def one_of(field: StructField, values: Sequence[object]) -> Expression:
+    """The rows whose column has one of these values; None is null."""
+    column = Column((field.name,))
+    literals = tuple(Literal(value, field.data_type) for value in values if value is not None)
+    tests: list[Expression] = [IsNull(column)] if len(literals) < len(values) else []
+    if literals:
+        tests.insert(0, Comparison("=", column, literals[0]) if len(literals) == 1 else In(column, literals))
+    return disjunction(*tests)

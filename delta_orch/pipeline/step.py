@@ -25,11 +25,20 @@ from delta_orch.errors import (
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.pipeline.audit import ensure_unique_keys
-from delta_orch.pipeline.row_guards import RowGuard, ensure_rows_stay, incremental_rows
-from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.table_owner import OPS, claim, ensure_may_write
-from delta_orch.pipeline.target_table import first_upsert, fit_frame, may_follow, publish_now, snapshot_or_none
-from delta_orch.pipeline.unit import Attempt, OnRedo, Outcome, Unit
+from delta_orch.pipeline.target_table import (
+    OPS,
+    RowGuard,
+    claim,
+    ensure_may_write,
+    ensure_rows_stay,
+    first_upsert,
+    fit_frame,
+    incremental_rows,
+    may_follow,
+    publish_now,
+    snapshot_or_none,
+)
+from delta_orch.pipeline.unit import Attempt, OnRedo, Outcome, StepReport, Unit
 from delta_orch.protocol.table_properties import OWNER
 from delta_orch.verbs.unit_files import REMEDY, UnitFiles, files_of_unit
 from delta_orch.verbs.unit_records import ADDING, REPLACING, LogWalk, RecordedUnit, StepRecord, run_of, unit_predicate
@@ -41,7 +50,7 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.pipeline.audit import Audit, AuditFinding
-    from delta_orch.pipeline.file_reader import FileBatch
+    from delta_orch.pipeline.incremental import FileBatch
     from delta_orch.staged_write import StagedWrite
     from delta_orch.verbs.change_events import Changes
     from delta_orch.verbs.expect import CheckedRows, ExpectationReport, Expectations

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.pipeline.step import Step
-    from delta_orch.pipeline.step_report import StepReport
+    from delta_orch.pipeline.unit import StepReport
 
 
 RUN_VARIABLE = "DELTA_ORCH_RUN"

@@ -17,7 +17,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from delta_orch import DeltaTable, Expect, FileSource
 from delta_orch.airflow import DeltaFileTrigger, DeltaIncrementalOperator
 from delta_orch.errors import InvalidRequestError, StorageError
-from delta_orch.pipeline.file_reader import FileBatch
+from delta_orch.pipeline.incremental import FileBatch
 from tests.arrival.landing import Landing, ids_of
 
 NO_DELAY = {"retries": 1, "retry_delay": timedelta(0)}

@@ -13,9 +13,8 @@ import pytest
 
 import delta_orch.airflow as plugin
 from delta_orch.airflow.incremental_operator import WRITES as INCREMENTAL_WRITES
-from delta_orch.airflow.sensor_base import DeltaSensor
-from delta_orch.airflow.table_operator import DeltaTableOperator
-from delta_orch.airflow.unit_operator import DeltaUnitOperator
+from delta_orch.airflow.sensors import DeltaSensor
+from delta_orch.airflow.table_operator import DeltaTableOperator, DeltaUnitOperator
 from delta_orch.airflow.write_operator import WRITES
 from delta_orch.delta_table import DeltaTable
 from delta_orch.pipeline.unit import ON_REDO

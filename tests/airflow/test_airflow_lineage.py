@@ -20,8 +20,7 @@ from delta_orch.airflow import (
     DeltaWriteOperator,
     delta_table_asset,
 )
-from delta_orch.airflow.lineage import Source, dataset_name, is_by_name, origins
-from delta_orch.airflow.table_operator import DeltaTableLink
+from delta_orch.airflow.table_operator import DeltaTableLink, Source, dataset_name, is_by_name, origins
 from delta_orch.airflow.versions import RELEASE
 
 if TYPE_CHECKING:

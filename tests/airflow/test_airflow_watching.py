@@ -140,10 +140,10 @@ def test_assets_of_one_table_share_their_polling(tmp_path: Path) -> None:
     table.append(rows("a"))
     kind, serialized = one.serialize()
     arguments: dict[str, Any] = dict(serialized)
-    assert kind.endswith("commit_trigger.DeltaCommitTrigger")
+    assert kind.endswith("triggers.DeltaCommitTrigger")
 
     async def shared() -> list[Any]:
-        from delta_orch.airflow.commit_polling import Look
+        from delta_orch.airflow.triggers import Look
 
         polling = DeltaCommitTrigger.create_shared_stream_producer({**arguments, "poll_interval_s": 0.01})
         stream = polling.open_stream()

@@ -26,7 +26,7 @@ from delta_orch import DeltaTable
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.errors import ConcurrentTransactionError, RedoNotPossibleError
 from delta_orch.pipeline.step import Step
-from delta_orch.pipeline.step_report import StepReport
+from delta_orch.pipeline.unit import StepReport
 
 DAYS = (datetime(2024, 1, 5, tzinfo=UTC), datetime(2024, 1, 6, tzinfo=UTC))
 WAYS: dict[str, dict[str, Any]] = {

@@ -21,11 +21,10 @@ from delta_orch.errors import (
 )
 from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.pipeline import step as step_of_all
-from delta_orch.pipeline.file_reader import FileBatch, FileReader
+from delta_orch.pipeline.incremental import FileBatch, FileReader
 from delta_orch.pipeline.incremental_step import IncrementalStep
-from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.target_table import publish_now
-from delta_orch.pipeline.unit import Attempt, Unit
+from delta_orch.pipeline.unit import Attempt, StepReport, Unit
 from delta_orch.staged_write import StagedWrite
 from delta_orch.testing import Moment, open_table
 from delta_orch.testing.failing_store import When

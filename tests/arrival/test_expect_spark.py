@@ -12,8 +12,7 @@ import pytest
 from delta_orch import DeltaTable, Expect, requeue
 from delta_orch.errors import ExpectationFailedError
 from delta_orch.pipeline.step import Step
-from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.unit import Attempt, Unit
+from delta_orch.pipeline.unit import Attempt, StepReport, Unit
 from delta_orch.verbs.expect import Expectations, row_texts
 
 pytestmark = pytest.mark.spark

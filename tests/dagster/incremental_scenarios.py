@@ -24,7 +24,7 @@ from delta_orch.dagster import ChangeBatch, DeltaTableResource, delta_asset
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental_step import IncrementalStep
-from delta_orch.pipeline.step_report import StepReport
+from delta_orch.pipeline.unit import StepReport
 
 Row = tuple[int, str, str, int]
 NAMES = ("id", "day", "region", "n")

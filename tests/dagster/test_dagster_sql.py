@@ -14,7 +14,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 from delta_orch import DeltaTable
 from delta_orch.dagster import DeltaConnectionComponent
-from delta_orch.dagster.sql_statement import run_statement
+from delta_orch.dagster.components import run_statement
 from delta_orch.errors import InvalidRequestError
 
 # Components of SQL are a preview, and pydantic deprecates how Dagster reads YAML.

@@ -154,7 +154,7 @@ def follow_dagster(dag: DAG) -> dict[str, JsonValue]:
 
     Returns: As `read_run`; `version` is the one of the source that the event told of.
     """
-    from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
+    from delta_orch.airflow.triggers import DeltaCommitTrigger
 
     (asset,) = dag.timetable.asset_condition.objects
     arguments = {**asset.watchers[0].trigger.serialize()[1], "start": "earliest"}

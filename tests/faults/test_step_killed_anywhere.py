@@ -13,8 +13,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.pipeline.incremental_step import IncrementalStep as Step
-from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.unit import Attempt, Unit
+from delta_orch.pipeline.unit import Attempt, StepReport, Unit
 from delta_orch.storage.open import open_store
 from delta_orch.testing import StoreCall, open_table
 from delta_orch.testing.failing_store import Rule, When

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError
-from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader, partitions_as_predicate
+from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
+from delta_orch.pipeline.partitions import partitions_as_predicate
 
 DAYS = ("a", "b", "c", None)
 STEPS = st.one_of(

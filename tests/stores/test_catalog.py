@@ -31,7 +31,7 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
 )
 from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
-from delta_orch.pipeline.lake import read_lake
+from delta_orch.pipeline.maintenance import read_lake
 from delta_orch.pipeline.tail import current_cursor, poll
 from delta_orch.protocol.paths import commit_path
 from tests.harness.unity_emulator import API, TOKEN, Fault, UnityEmulator, unity_emulator

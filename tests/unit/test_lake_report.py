@@ -16,7 +16,7 @@ from delta_orch.cli.main import run
 from delta_orch.cli.report_page import lake_page
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.pipeline.incremental import IncrementalReader
-from delta_orch.pipeline.lake import TableState, read_lake
+from delta_orch.pipeline.maintenance import TableState, read_lake
 from delta_orch.pipeline.step import Step
 from delta_orch.pipeline.unit import Attempt, Unit
 

@@ -23,7 +23,7 @@ from delta_orch.errors import (
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 from delta_orch.pipeline.incremental_step import IncrementalStep as Step
 from delta_orch.pipeline.step import Mode
-from delta_orch.pipeline.step_report import StepReport
+from delta_orch.pipeline.unit import StepReport
 from delta_orch.table.schema_evolution import SchemaMode
 from tests.families import family
 

@@ -26,9 +26,8 @@ from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.pipeline.incremental_step import IncrementalStep as Step
 from delta_orch.pipeline.step import Mode
-from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.table_owner import AIRFLOW, INCREMENTAL, OPS, asset_owner
-from delta_orch.pipeline.unit import Attempt, Unit
+from delta_orch.pipeline.target_table import AIRFLOW, INCREMENTAL, OPS, asset_owner
+from delta_orch.pipeline.unit import Attempt, StepReport, Unit
 from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore
 

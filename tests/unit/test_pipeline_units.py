@@ -28,8 +28,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 from delta_orch.pipeline.incremental_step import IncrementalStep as Step
 from delta_orch.pipeline.step import Mode
-from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.unit import Attempt, OnRedo, Unit
+from delta_orch.pipeline.unit import Attempt, OnRedo, StepReport, Unit
 from delta_orch.verbs.units import undo
 
 UNIT = "airflow:dag.task:{}"
