@@ -16,6 +16,7 @@ from delta_orch._version import VERSION as RELEASE
 from delta_orch.errors import MissingDependencyError
 
 if TYPE_CHECKING:
+    from delta_orch.cli.output import Answer
     from delta_orch.engines.base import Engine
 
 PROGRAM = "delta-orch"
@@ -54,58 +55,82 @@ def parse_columns(context: click.Context, option: click.Parameter, text: str | N
         raise click.BadParameter(f"{text!r} is not a list of names. Write a,s.b,`c d`") from None
 
 
+def value(name: str, metavar: str, meaning: str, kind: Any = None, **settings: Any) -> Decorator:
+    """An option with a value."""
+    return click.option(*name.split(), type=kind, metavar=metavar, help=meaning, **settings)
+
+
+def switch(name: str, meaning: str, **settings: Any) -> Decorator:
+    """An option without a value."""
+    return click.option(*name.split(), is_flag=True, help=meaning, **settings)
+
+
+def choice(name: str, choices: Sequence[str], meaning: str) -> Decorator:
+    """An option with one of some values. The first is the default."""
+    return click.option(name, type=click.Choice(choices), default=choices[0], help=f"{meaning} Default: {choices[0]}.")
+
+
+def pairs(name: str, metavar: str, meaning: str) -> Decorator:
+    """A repeatable option; the function gets a dictionary."""
+    return value(name, metavar, f"{meaning} Repeatable.", multiple=True, callback=parse_pairs)
+
+
+def columns(name: str, metavar: str, meaning: str) -> Decorator:
+    """An option with a list of columns."""
+    return value(name, metavar, meaning, callback=parse_columns)
+
+
+_FILE = click.Path(path_type=Path)
 URI = click.argument("uri")
-STORAGE_OPTION = click.option(
-    "-o", "--storage-option", "storage_options", multiple=True, metavar="KEY=VALUE", callback=parse_pairs,
-    help="An option of the store. Repeatable.",
-)  # fmt: skip
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
-VERSION = click.option("--version", type=int, metavar="N", help="The version to read. Default: the newest.")
-TIMESTAMP = click.option("--timestamp", metavar="TIME", help="Read the version of this time (ISO 8601).")
-WHERE = click.option("--where", metavar="SQL", help="Read the rows for which this is true, in Spark SQL.")
-PARTITIONS = click.option("--where", metavar="SQL", help="Only the partitions for which this is true.")
-COLUMNS = click.option(
-    "--columns", metavar="A,B.C", callback=parse_columns,
-    help="Columns, or fields of structs. Default: all. Put other names than words in `backticks`.",
-)  # fmt: skip
-LIMIT = click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="Show the first N.")
-ENGINE = click.option(
-    "--engine", type=click.Choice(["local", "spark"]), default="local", help="spark starts a Spark session."
+STORAGE_OPTION = pairs("-o --storage-option storage_options", "KEY=VALUE", "An option of the store.")
+JSON = switch("--json as_json", "Print one JSON value instead of text.")
+VERSION = value("--version", "N", "The version to read. Default: the newest.", int)
+TIMESTAMP = value("--timestamp", "TIME", "Read the version of this time (ISO 8601).")
+WHERE = value("--where", "SQL", "Read the rows for which this is true, in Spark SQL.")
+PARTITIONS = value("--where", "SQL", "Only the partitions for which this is true.")
+COLUMNS = columns(
+    "--columns", "A,B.C", "Columns, or fields of structs. Default: all. Put other names than words in `backticks`."
 )
-OUTPUT = click.option(
-    "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The Parquet file to write."
+LIMIT = value("-n --limit", "N", "Show the first N.", click.IntRange(min=0))
+ENGINE = choice("--engine", ("local", "spark"), "spark starts a Spark session.")
+OUTPUT = value("--output", "FILE", "The Parquet file to write.", _FILE, required=True)
+PAGE = value("--output", "FILE", "The HTML file to write.", _FILE)
+FORCE = switch("--force", "Replace the output file if it exists.")
+DRY_RUN = switch("--dry-run", "Check everything and show the result. Change nothing.")
+ISOLATION = value(
+    "--isolation isolation_level",
+    "LEVEL",
+    "WriteSerializable, Serializable or SnapshotIsolation. Default: the table's level.",
 )
-FORCE = click.option("--force", is_flag=True, help="Replace the output file if it exists.")
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Check everything and show the result. Change nothing.")
-ISOLATION = click.option(
-    "--isolation", "isolation_level", metavar="LEVEL",
-    help="WriteSerializable, Serializable or SnapshotIsolation. Default: the table's level.",
-)  # fmt: skip
 
 
-def command(*options: Decorator, first: Decorator = URI) -> Decorator:
-    """Make a function a command: it takes `first`, `options`, the store's options and `--json`."""
+def command(*options: Decorator, first: Decorator | None = None) -> Decorator:
+    """Make a function that returns an `Answer` a command.
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed((first, *options, STORAGE_OPTION, JSON)):
-            function = option(function)
-        app.command(function.__name__.replace("_", "-"))(function)
-        return function
+    Args:
+        options: The options of the command, beside those of the store and `--json`.
+        first: The argument of the command. By default it is the location of a table, and the function gets a
+            `DeltaTable` instead of the location and the options of the store.
+    """
 
-    return register
-
-
-def table_command(*options: Decorator) -> Decorator:
-    """Make a function a command that takes a table; see `command`."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Callable[..., Answer]) -> Callable[..., Answer]:
         @wraps(function)
-        def call(uri: str, storage_options: dict[str, str], **arguments: object) -> object:
-            from delta_orch.delta_table import DeltaTable
+        def call(as_json: bool, storage_options: dict[str, str], **arguments: Any) -> None:
+            if first is None:
+                from delta_orch.delta_table import DeltaTable
 
-            return function(DeltaTable(uri, storage_options or None), **arguments)
+                answer = function(DeltaTable(arguments.pop("uri"), storage_options or None), **arguments)
+            else:
+                answer = function(storage_options=storage_options or None, **arguments)
+            answer.show(as_json=as_json)
+            if answer.failed:
+                raise click.exceptions.Exit(1)
 
-        return command(*options)(call)
+        decorated: Callable[..., Any] = call
+        for option in reversed((first or URI, *options, STORAGE_OPTION, JSON)):
+            decorated = option(decorated)
+        app.command(function.__name__.replace("_", "-"))(decorated)
+        return function
 
     return register
 

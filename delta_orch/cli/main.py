@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from delta_orch.cli import ingest_command, row_commands, table_commands, upkeep_commands
+from delta_orch.cli import row_commands, table_commands
 from delta_orch.cli.app import PROGRAM, app
 from delta_orch.cli.output import print_error
 from delta_orch.errors import DeltaError
 from delta_orch.redaction import hide, kept, redacted
 
-_MODULES = (table_commands, row_commands, ingest_command, upkeep_commands)
+_MODULES = (table_commands, row_commands)
 """The modules that add their commands to `app`."""
 
 
@@ -71,7 +71,7 @@ def _run(arguments: list[str]) -> int:
 
 def _hide_storage_options(arguments: Sequence[str]) -> None:
     """Keep the values of storage options out of every message, even if the command line is wrong."""
-    names = ("--storage-option", ingest_command.SOURCE_STORAGE_OPTION)
+    names = ("--storage-option", row_commands.SOURCE_STORAGE_OPTION)
     starts = ("-o", *(f"{name}=" for name in names))
     for option, text in zip(["", *arguments], arguments, strict=False):
         if option in ("-o", *names) or text.startswith(starts):

@@ -1,12 +1,14 @@
-"""What commands print: text for people, one JSON value for programs, errors for both, and files."""
+"""The answers of commands: text for people, one JSON value for programs, errors for both, and files."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -15,23 +17,39 @@ from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
 from delta_orch.redaction import public, redacted
 
 if TYPE_CHECKING:
-    from delta_orch.log.write.commit_options import CommitPreview, CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.verbs.vacuum import VacuumResult
 
 _NARROWEST_COLUMN = 8
 
 
-def answer(value: object, text: str, *, as_json: bool) -> None:
-    """Print `value` as JSON, or `text`."""
-    if as_json:
-        print_json(value)
-    else:
-        print_line(text)
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a command.
+
+    Attributes:
+        value: The JSON value, or a function that makes it. Dataclasses become objects, and values that JSON does not
+            know become text.
+        text: The text for people, or a function that makes it.
+        of_table: The value holds rows of a table. Secrets are cut out of all other values.
+        failed: The command ends with 1.
+    """
+
+    value: object
+    text: str | Callable[[], str]
+    of_table: bool = False
+    failed: bool = False
+
+    def show(self, *, as_json: bool) -> None:
+        """Print the answer in one of the two forms."""
+        if as_json:
+            print_json(self.value() if callable(self.value) else self.value, of_table=self.of_table)
+        else:
+            _write(_printable(self.text() if callable(self.text) else self.text))
 
 
 def print_json(value: object, *, of_table: bool = False) -> None:
-    """Print one JSON value. Dataclasses become objects, and values that JSON does not know become text. Secrets are cut
-    out, except from rows of a table."""
+    """Print one JSON value. See `Answer`."""
     import orjson
 
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
@@ -60,14 +78,9 @@ def print_error(code: str, message: str, context: Mapping[str, object], *, as_js
         sys.stderr.write(_printable(f"error[{code}]: {message}") + "\n")
 
 
-def print_line(text: str) -> None:
-    """Print a line or several. Characters that could steer the terminal are escaped."""
-    _write(_printable(text))
-
-
-def print_name(text: str) -> None:
-    """Print a name that comes from a table as one line."""
-    _write(one_line(redacted(text)))
+def _write(text: str) -> None:
+    if text:
+        sys.stdout.write(text + "\n")
 
 
 def one_line(text: str) -> str:
@@ -82,25 +95,25 @@ def _printable(text: str, *, keeps_lines: bool = True) -> str:
     return text.translate({ord(c): c.encode("unicode_escape").decode() for c in steering})
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text + "\n")
+def text_of_names(names: Iterable[str], *lines: str) -> str:
+    """Names that come from a table, one a line, and lines behind them."""
+    return "\n".join([*(one_line(redacted(name)) for name in names), *lines])
 
 
-def print_fields(title: str, fields: Mapping[str, object]) -> None:
-    """Print names and values, one pair a line. Pairs without a value are left out."""
-    _write(_cell(public(title)))
-    _print_table(
-        [(name, _cell(public(value))) for name, value in fields.items() if value not in (None, "", {}, [], ())]
-    )
+def text_of_fields(title: str, fields: Mapping[str, object]) -> str:
+    """Names and values, one pair a line. Pairs without a value are left out."""
+    rows = [(name, _cell(public(value))) for name, value in fields.items() if value not in (None, "", {}, [], ())]
+    return "\n".join([_cell(public(title)), *_lines_of_table(rows)])
 
 
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, of_table: bool = False) -> None:
-    """Print a table with a header, which may have lines. Secrets are cut out, except from rows of a table."""
+def text_of_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *lines: str, of_table: bool = False) -> str:
+    """A table with a header, which may have lines, and lines behind it. Secrets are cut out of all cells that are not
+    of a table's rows."""
     shown = rows if of_table else (map(public, row) for row in rows)
-    _print_table([columns, *(tuple(map(_cell, row)) for row in shown)])
+    return "\n".join([*_lines_of_table([columns, *(tuple(map(_cell, row)) for row in shown)]), *lines])
 
 
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
+def _lines_of_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Columns two spaces apart. On a terminal long cells are folded; elsewhere lines are as long as they must be."""
     if not rows:
         return
@@ -113,7 +126,7 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
         for parts in zip_longest(*folded, fillvalue=""):
-            _write("  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip())
+            yield "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
 
 
 def _fold(cell: str, width: int) -> list[str]:
@@ -129,7 +142,7 @@ def _cell(value: object) -> str:
 
 
 def text_of_time(ms: int | None) -> str:
-    """A time in UTC as people read it; one that no calendar has, as its number."""
+    """A time in UTC as people read it. A time outside the calendar stays a number."""
     from datetime import UTC, datetime
 
     if ms is None:
@@ -150,49 +163,36 @@ def text_of_bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def report_commit(result: CommitResult, *, done: str, nothing: str, as_json: bool) -> None:
-    """Print how a commit ended, or how it would end.
+def answer_of_commit(result: CommitResult, done: str, nothing: str, measured: str = "") -> Answer:
+    """The answer of a command that commits, or that would commit without `--dry-run`.
 
     Args:
         done: The text for people if there is a commit.
         nothing: The text for people if there was nothing to do.
+        measured: A second line for a preview.
     """
     import orjson
 
     preview = result.preview
-    if as_json:
-        report = {**attributes(result, "version skipped operation_metrics"), "dry_run": preview is not None}
-        if result.measured:
-            report["measured"] = dict(result.measured)
-        if preview is not None:
-            report["version"] = preview.version
-            report["actions"] = [orjson.Fragment(line) for line in preview.content.splitlines()]
-        print_json(report)
-    elif preview is not None:
-        print_line(f"Version {preview.version} would be committed: {_kinds_of_actions(preview)} (--json shows them)")
-    else:
-        print_line(nothing if result.skipped else done)
+    report = {**attributes(result, "version skipped operation_metrics"), "dry_run": preview is not None}
+    if result.measured:
+        report["measured"] = dict(result.measured)
+    if preview is None:
+        return Answer(report, nothing if result.skipped else done)
+    actions = preview.content.splitlines()
+    kinds = Counter(next(iter(orjson.loads(line))) for line in actions)
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    text = f"Version {preview.version} would be committed: {counts} (--json shows them)"
+    report |= {"version": preview.version, "actions": [orjson.Fragment(line) for line in actions]}
+    return Answer(report, "\n".join(filter(None, [text, measured])))
 
 
-def report_vacuum(result: VacuumResult, *, as_json: bool) -> None:
-    """Print which files were deleted, or would be deleted."""
-    if as_json:
-        print_json(attributes(result, "dry_run num_files size_bytes retention_ms paths"))
-        return
-    if result.dry_run:
-        for path in result.paths:
-            print_name(path)
+def answer_of_vacuum(result: VacuumResult) -> Answer:
+    """Which files were deleted, or would be deleted."""
     verb = "would be deleted" if result.dry_run else "deleted"
-    print_line(f"{result.num_files:,} files ({text_of_bytes(result.size_bytes)}) {verb}")
-
-
-def _kinds_of_actions(preview: CommitPreview) -> str:
-    from collections import Counter
-
-    import orjson
-
-    kinds = Counter(next(iter(orjson.loads(line))) for line in preview.content.splitlines())
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    end = f"{result.num_files:,} files ({text_of_bytes(result.size_bytes)}) {verb}"
+    report = attributes(result, "dry_run num_files size_bytes retention_ms paths")
+    return Answer(report, lambda: text_of_names(result.paths if result.dry_run else (), end))
 
 
 @contextmanager
@@ -235,7 +235,7 @@ def ensure_free(path: Path, force: bool) -> None:
             remedy="Name a file in a directory that exists",
             path=str(path),
         )
-    # Through links and `..`. A log may be a link itself: its files are known by their names.
+    # Through links and `..`. A log may be a link itself: its files are recognized by their names.
     directory = path.parent.resolve()
     tables = [above for above in (directory, *directory.parents) if (above / LOG_DIRECTORY).exists()]
     if tables or parse_log_path(path.name) is not None:

@@ -1,5 +1,4 @@
-"""Commands that read rows: `show`, `read`, `changes`; `explain`, which says what reading would take; and `sql`, which
-runs one statement."""
+"""Commands on rows: `show`, `read`, `explain` and `changes` read, `sql` runs a statement, `ingest` loads files."""
 
 from __future__ import annotations
 
@@ -11,9 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delta_orch.cli import app as take
-from delta_orch.cli import output as out
-from delta_orch.cli.app import command, open_engine, table_command
+from delta_orch.cli import app as cli
+from delta_orch.cli.app import choice, command, open_engine, switch, value
+from delta_orch.cli.output import (
+    Answer,
+    answer_of_commit,
+    answer_of_vacuum,
+    attributes,
+    one_line,
+    output_file,
+    text_of_bytes,
+    text_of_rows,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.protocol.types import DataType, StructField
+    from delta_orch.verbs.ingest import IngestResult
 
 _LONGEST_TEXT = 200
 
@@ -29,44 +38,30 @@ Cell = Any
 Row = dict[str, Cell]
 
 
-@table_command(
-    click.option("-n", "--limit", type=click.IntRange(min=0), default=20, metavar="N", help="Default: 20."),
-    take.VERSION,
-    take.TIMESTAMP,
-    take.COLUMNS,
-    take.WHERE,
-    take.ENGINE,
-)
+@command(
+    value("-n --limit", "N", "Default: 20.", click.IntRange(min=0), default=20),
+    cli.VERSION, cli.TIMESTAMP, cli.COLUMNS, cli.WHERE, cli.ENGINE,
+)  # fmt: skip
 def show(
-    table: DeltaTable,
-    limit: int,
-    columns: list[str] | None,
-    where: str | None,
-    engine: str,
-    as_json: bool,
-    **moment: Any,
-) -> None:
+    table: DeltaTable, limit: int, columns: list[str] | None, where: str | None, engine: str, **moment: Any
+) -> Answer:
     """Show some rows of a table, in no particular order."""
     state = table.snapshot(**moment)
-    scan = state.scan(columns, where)
+    scan, reads = state.scan(columns, where), open_engine(engine)
     fields = scan.schema.fields
-    reads = open_engine(engine)
     rows = _first_rows(reads.to_reader(scan.to_relation(reads)), limit + 1)
     shown, has_more = rows[:limit], len(rows) > limit
-    if as_json:
-        report = {
-            "version": state.version,
-            "columns": [{"name": f.name, "type": str(f.data_type), "nullable": f.nullable} for f in fields],
-            "rows": _json_rows(fields, shown),
-            "has_more": has_more,
-        }
-        out.print_json(report, of_table=True)
-        return
-    _print_rows(fields, shown, of_table=True)
-    out.print_line(f"{len(shown)} rows of version {state.version}" + (", and more" if has_more else ""))
+    report = {
+        "version": state.version,
+        "columns": [{**_described(field), "nullable": field.nullable} for field in fields],
+        "rows": _json_rows(fields, shown),
+        "has_more": has_more,
+    }
+    end = f"{len(shown)} rows of version {state.version}" + (", and more" if has_more else "")
+    return Answer(report, lambda: _text(fields, shown, end, of_table=True), of_table=True)
 
 
-@table_command(take.OUTPUT, take.FORCE, take.VERSION, take.TIMESTAMP, take.COLUMNS, take.WHERE, take.ENGINE)
+@command(cli.OUTPUT, cli.FORCE, cli.VERSION, cli.TIMESTAMP, cli.COLUMNS, cli.WHERE, cli.ENGINE)
 def read(
     table: DeltaTable,
     output: Path,
@@ -74,49 +69,43 @@ def read(
     columns: list[str] | None,
     where: str | None,
     engine: str,
-    as_json: bool,
     **moment: Any,
-) -> None:
+) -> Answer:
     """Write a table's rows to one Parquet file, streamed. The file appears complete or not at all."""
     state = table.snapshot(**moment)
-    scan = state.scan(columns, where)
-    reads = open_engine(engine)
-    num_rows = _write_parquet(reads.to_reader(scan.to_relation(reads)), output, force)
+    num_rows = _write_parquet(state.scan(columns, where), engine, output, force)
     report = {"output": str(output), "num_rows": num_rows, "version": state.version}
-    out.answer(report, f"{num_rows:,} rows of version {state.version} in {output}", as_json=as_json)
+    return Answer(report, f"{num_rows:,} rows of version {state.version} in {output}")
 
 
-@table_command(take.WHERE, take.VERSION, take.TIMESTAMP)
-def explain(table: DeltaTable, where: str | None, as_json: bool, **moment: Any) -> None:
+@command(cli.WHERE, cli.VERSION, cli.TIMESTAMP)
+def explain(table: DeltaTable, where: str | None, **moment: Any) -> Answer:
     """Say how many files a scan reads, and which part of the predicate leaves out how many."""
     plan = table.snapshot(**moment).scan(where=where).explain()
-    out.answer(plan.to_dict(), str(plan), as_json=as_json)
+    return Answer(plan.to_dict(), str(plan))
 
 
-@table_command(
-    take.OUTPUT,
-    take.FORCE,
-    click.option("--from", "starting_version", type=int, metavar="N", help="The first version."),
-    click.option("--to", "ending_version", type=int, metavar="N", help="The last version. Default: the newest."),
-    click.option("--from-timestamp", "starting_timestamp", metavar="TIME", help="Versions since this time (ISO 8601)."),
-    click.option("--to-timestamp", "ending_timestamp", metavar="TIME", help="Versions until this time (ISO 8601)."),
-    click.option("--allow-out-of-range", is_flag=True, help="No error if the range ends after the newest version."),
+@command(
+    cli.OUTPUT, cli.FORCE,
+    value("--from starting_version", "N", "The first version.", int),
+    value("--to ending_version", "N", "The last version. Default: the newest.", int),
+    value("--from-timestamp starting_timestamp", "TIME", "Versions since this time (ISO 8601)."),
+    value("--to-timestamp ending_timestamp", "TIME", "Versions until this time (ISO 8601)."),
+    switch("--allow-out-of-range", "No error if the range ends after the newest version."),
     click.option(
-        "--require-change-data-feed/--no-require-change-data-feed",
-        default=None,
+        "--require-change-data-feed/--no-require-change-data-feed", default=None,
         help="Refuse versions written without the feed. Default: if the table has a feed.",
     ),
-    click.option("--schema-version", type=int, metavar="N", help="Columns as of this version. Default: the last one."),
-    take.ENGINE,
-)
-def changes(table: DeltaTable, output: Path, force: bool, engine: str, as_json: bool, **choice: Any) -> None:
+    value("--schema-version", "N", "Columns as of this version. Default: the last one.", int),
+    cli.ENGINE,
+)  # fmt: skip
+def changes(table: DeltaTable, output: Path, force: bool, engine: str, **versions: Any) -> Answer:
     """Write the rows that a range of versions inserted, updated and deleted to one Parquet file."""
-    feed = table.changes(**choice)
-    reads = open_engine(engine)
-    num_rows = _write_parquet(reads.to_reader(feed.to_relation(reads)), output, force)
+    feed = table.changes(**versions)
+    num_rows = _write_parquet(feed, engine, output, force)
     first, last = feed.starting_version, feed.ending_version
     report = {"output": str(output), "num_rows": num_rows, "starting_version": first, "ending_version": last}
-    out.answer(report, f"{num_rows:,} rows of versions {first} to {last} in {output}", as_json=as_json)
+    return Answer(report, f"{num_rows:,} rows of versions {first} to {last} in {output}")
 
 
 def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
@@ -130,12 +119,13 @@ def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
     return rows
 
 
-def _write_parquet(reader: pa.RecordBatchReader, path: Path, force: bool) -> int:
-    """Write a stream to `path`. Returns the number of rows. Raises as `output_file`."""
+def _write_parquet(rows: Any, engine: str, path: Path, force: bool) -> int:
+    """Write the rows of a scan or a change feed to `path`. Returns their number. Raises as `output_file`."""
     import pyarrow.parquet as pq
 
-    num_rows = 0
-    with out.output_file(path, force) as sink, pq.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
+    reads, num_rows = open_engine(engine), 0
+    reader = reads.to_reader(rows.to_relation(reads))
+    with output_file(path, force) as sink, pq.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
         for batch in reader:
             writer.write_batch(batch)
             num_rows += batch.num_rows
@@ -143,17 +133,12 @@ def _write_parquet(reader: pa.RecordBatchReader, path: Path, force: bool) -> int
 
 
 @command(
-    click.option(
-        "--table", "tables", multiple=True, metavar="NAME=URI", callback=take.parse_pairs,
-        help="A table by a name of its own. Repeatable.",
-    ),
-    take.ENGINE,
-    take.DRY_RUN,
+    cli.pairs("--table tables", "NAME=URI", "A table by a name of its own."),
+    cli.ENGINE,
+    cli.DRY_RUN,
     first=click.argument("statement"),
-)  # fmt: skip
-def sql(
-    statement: str, storage_options: dict[str, str], tables: dict[str, str], engine: str, dry_run: bool, as_json: bool
-) -> None:
+)
+def sql(statement: str, engine: str, dry_run: bool, **places: Any) -> Answer:
     """Run one statement of SQL, for example "SELECT * FROM delta.`/data/t` LIMIT 5"."""
     import pyarrow as pa
 
@@ -163,44 +148,37 @@ def sql(
 
     reads = open_engine(engine)
     options: dict[str, Any] = {"dry_run": True} if dry_run else {}
-    result = run(statement, engine=reads, tables=tables, storage_options=storage_options or None, **options)
+    result = run(statement, engine=reads, **places, **options)
     if not isinstance(result, CommitResult | pa.Table) and reads.accepts(result):
         result = reads.to_arrow(reads.relation(result))
     if isinstance(result, CommitResult):
-        _report(result, as_json)
-    elif isinstance(result, pa.Table):
+        return _answer_of_change(result)
+    if isinstance(result, pa.Table):
         describes = re.match(r"\s*(?:DESC|SHOW)", statement, re.IGNORECASE) is not None
-        _print_result(result, of_table=not describes, as_json=as_json)
-    elif isinstance(result, VacuumResult):
-        out.report_vacuum(result, as_json=as_json)
-    else:
-        out.answer(result, str(result), as_json=as_json)
+        return _answer_of_rows(result, of_table=not describes)
+    return answer_of_vacuum(result) if isinstance(result, VacuumResult) else Answer(result, str(result))
 
 
-def _report(result: CommitResult, as_json: bool) -> None:
-    counts = {name: int(value) for name, value in result.operation_metrics.items() if "Rows" in name}
+def _answer_of_change(result: CommitResult) -> Answer:
+    counts = {name: int(count) for name, count in result.operation_metrics.items() if "Rows" in name}
     text = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-    done = f"Version {result.version}: {text or 'committed'}"
-    out.report_commit(result, done=done, nothing="Nothing to change", as_json=as_json)
-    if result.preview is not None and text and not as_json:
-        out.print_line(text)
+    return answer_of_commit(result, f"Version {result.version}: {text or 'committed'}", "Nothing to change", text)
 
 
-def _print_result(rows: pa.Table, *, of_table: bool, as_json: bool) -> None:
+def _answer_of_rows(result: pa.Table, *, of_table: bool) -> Answer:
     from delta_orch.protocol.arrow_building import python_rows, schema_from_arrow
 
-    rows = _shown(rows)
-    fields = schema_from_arrow(rows.schema).fields
-    if as_json:
-        columns = [{"name": f.name, "type": str(f.data_type)} for f in fields]
-        out.print_json({"columns": columns, "rows": _json_rows(fields, python_rows(rows))}, of_table=of_table)
-        return
-    _print_rows(fields, python_rows(rows), of_table=of_table)
-    out.print_line(f"{rows.num_rows} rows")
+    table = _with_types_of_tables(result)
+    fields, rows = schema_from_arrow(table.schema).fields, python_rows(table)
+    return Answer(
+        lambda: {"columns": [_described(field) for field in fields], "rows": _json_rows(fields, rows)},
+        lambda: _text(fields, rows, f"{table.num_rows} rows", of_table=of_table),
+        of_table,
+    )
 
 
-def _shown(rows: pa.Table) -> pa.Table:
-    """The columns of an answer under a name each; columns of a type that no table has, as text."""
+def _with_types_of_tables(rows: pa.Table) -> pa.Table:
+    """The columns of an answer under a name each. Columns of a type that no table has become text."""
     import pyarrow as pa
 
     from delta_orch.errors import SchemaMismatchError
@@ -217,6 +195,10 @@ def _shown(rows: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
+def _described(field: StructField) -> dict[str, object]:
+    return {"name": field.name, "type": str(field.data_type)}
+
+
 def json_rows(rows: pa.Table) -> list[Row]:
     """The rows of a table whose types a Delta table can have, for JSON; see `json_value`."""
     from delta_orch.protocol.arrow_building import python_rows, schema_from_arrow
@@ -228,9 +210,10 @@ def _json_rows(fields: Sequence[StructField], rows: Sequence[Row]) -> list[Row]:
     return [{f.name: json_value(row[f.name], f.data_type) for f in fields} for row in rows]
 
 
-def _print_rows(fields: Sequence[StructField], rows: Sequence[Row], *, of_table: bool) -> None:
-    header = [f"{out.one_line(f.name)}\n{out.one_line(str(f.data_type))}" for f in fields]
-    out.print_rows(header, [[_text_value(row[f.name], f.data_type) for f in fields] for row in rows], of_table=of_table)
+def _text(fields: Sequence[StructField], rows: Sequence[Row], end: str, *, of_table: bool) -> str:
+    header = [f"{one_line(f.name)}\n{one_line(str(f.data_type))}" for f in fields]
+    cells = [[_text_value(row[f.name], f.data_type) for f in fields] for row in rows]
+    return text_of_rows(header, cells, end, of_table=of_table)
 
 
 def json_value(value: Cell, data_type: DataType) -> Cell:
@@ -287,3 +270,109 @@ def _text_value(value: Cell, data_type: DataType) -> str:
     text = plain if isinstance(plain, str) else orjson.dumps(plain).decode()
     text = text.replace("\n", "\\n").replace("\r", "\\r")
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+
+
+_FORMATS = ["json", "csv", "parquet", "avro", "orc", "text", "binary"]
+_ACTIONS = {
+    "fail": "A row that breaks it fails the load.",
+    "quarantine": "A row that breaks it goes to the table URI_quarantine.",
+    "drop": "A row that breaks it is left out.",
+    "warn": "A row that breaks it is counted.",
+}
+SOURCE_STORAGE_OPTION = "--source-storage-option"
+
+
+@command(
+    click.argument("source"),
+    click.option("--format", type=click.Choice(_FORMATS), required=True, help="What the files are."),
+    value("--pattern", "GLOB", "Which files, by their path. Default: **/*.", default="**/*"),
+    cli.pairs(
+        "--format-option options", "KEY=VALUE",
+        "An option of the format, such as delimiter=;. The value is JSON or text.",
+    ),
+    choice("--schema-mode", ("fail", "merge", "rescue"), "What becomes of values that do not fit."),
+    choice("--on-error", ("fail", "quarantine"), "What becomes of a file that cannot be read."),
+    choice(
+        "--on-changed", ("error", "replace", "ignore"), "What becomes of a file that has changed since it was loaded."
+    ),
+    value("--compression", "NAME", "gzip, zstd or none. Default: by the name of the file."),
+    value("--encoding", "NAME", "Default: UTF-8."),
+    switch("--source-file", "Add a column with the path of the file of each row."),
+    value("--settle-seconds", "N", "Leave files that changed in the last N seconds.", float, default=0.0),
+    choice("--order", ("name", "modification_time"), "The order in which files are loaded."),
+    switch("--names-ascend", "No file arrives with a lesser path: list what comes behind."),
+    value("--max-files", "N", "Files of one commit. Default: 10000.", int, default=10_000),
+    value("--max-bytes", "N", "Bytes of one commit.", int),
+    *(
+        value(f"--expect-{action}", "SQL", f"A rule for each row, in Spark SQL. {text} Repeatable.", multiple=True)
+        for action, text in _ACTIONS.items()
+    ),
+    value("--max-commits", "N", "Default: until no file is new.", int),
+    cli.columns("--partition-by", "A,B", "Of a table that is created."),
+    cli.pairs(
+        SOURCE_STORAGE_OPTION, "KEY=VALUE", "An option of the source's store. Default: those of the table."
+    ),
+    cli.ENGINE,
+    first=cli.URI,
+)  # fmt: skip
+def ingest(
+    uri: str,
+    source: str,
+    storage_options: dict[str, str] | None,
+    source_storage_option: dict[str, str],
+    options: dict[str, str],
+    max_commits: int | None,
+    partition_by: Sequence[str] | None,
+    engine: str,
+    **settings: Any,
+) -> Answer:
+    """Load the files below SOURCE that the table has not loaded yet, each once. The first files create the table."""
+    from delta_orch.arrival.file_source import FileSource
+    from delta_orch.delta_table import DeltaTable
+
+    rules: dict[str, dict[str, str]] = {}
+    for action in _ACTIONS:
+        for rule in settings.pop(f"expect_{action}"):
+            if rule in rules:
+                raise click.UsageError(f"The rule {rule!r} stands there twice")
+            rules[rule] = {"rule": rule, "action": action}
+    files = FileSource(
+        source,
+        options={name: _json_or_text(text) for name, text in options.items()},
+        storage_options=source_storage_option or storage_options,
+        **settings,
+    )
+    table = DeltaTable(uri, storage_options)
+    result = table.ingest(
+        files, engine=open_engine(engine), max_commits=max_commits, expect=rules, partition_by=partition_by
+    )
+    report = {
+        **attributes(result, "version commits num_files size_bytes num_rows"),
+        "set_aside": result.set_aside.to_pylist(),
+        **attributes(result.expected, "num_dropped num_quarantined"),
+        "broken_rules": result.expected.counts,
+    }
+    return Answer(report, _text_of_ingest(result))
+
+
+def _json_or_text(text: str) -> object:
+    import orjson
+
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+def _text_of_ingest(result: IngestResult) -> str:
+    if not result.commits:
+        return "No new files"
+    size = text_of_bytes(result.size_bytes)
+    done = f"Version {result.version}: {result.num_files:,} files ({size}) with {result.num_rows:,} rows are loaded"
+    broken = [
+        f"{rule.num_broken:,} rows break {rule.name!r} ({rule.action})"
+        for rule in result.expected.results
+        if rule.num_broken
+    ]
+    set_aside = [f"Set aside {file['path']}: {file['error']}" for file in result.set_aside.to_pylist()]
+    return "\n".join([done, *broken, *set_aside])

@@ -1,17 +1,28 @@
-"""Commands that look at a table: `snapshot`, `files`, `history`, `txns`, `units`, `fsck`; and at many: `report`."""
+"""Commands on a table as a whole: its state, its log and its upkeep; and `report` and `tables`, on many tables."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from delta_orch.cli import app as take
-from delta_orch.cli import output as out
-from delta_orch.cli.app import command, table_command
-from delta_orch.cli.output import text_of_bytes, text_of_time
+from delta_orch.cli import app as cli
+from delta_orch.cli.app import choice, command, open_engine, switch, value
+from delta_orch.cli.output import (
+    Answer,
+    answer_of_commit,
+    answer_of_vacuum,
+    attributes,
+    ensure_free,
+    output_file,
+    text_of_bytes,
+    text_of_fields,
+    text_of_names,
+    text_of_rows,
+    text_of_time,
+)
 from delta_orch.redaction import kept
 
 if TYPE_CHECKING:
@@ -22,54 +33,43 @@ if TYPE_CHECKING:
 _SHOWN_PROBLEMS = 50
 
 
-@table_command(take.VERSION, take.TIMESTAMP)
-def snapshot(table: DeltaTable, version: int | None, timestamp: str | None, as_json: bool) -> None:
+# State
+
+
+@command(cli.VERSION, cli.TIMESTAMP)
+def snapshot(table: DeltaTable, version: int | None, timestamp: str | None) -> Answer:
     """Show one version of a table: schema, protocol, properties, size."""
     state = table.snapshot(version, timestamp)
-    if as_json:
-        out.print_json(_description(state))
-        return
-    out.print_fields(state.store.address, _summary(state))
-    out.print_rows(
-        ("column", "type", "nullable", ""),
-        [
-            (".".join(c.path), c.declared_type or c.data_type, "" if c.nullable else "NOT NULL", _column_notes(c))
-            for c in state.columns
-            if len(c.path) == 1 or _column_notes(c)
-        ],
-    )
+    return Answer(lambda: _description(state), lambda: _summary(state))
 
 
 def _description(state: TableSnapshot) -> dict[str, object]:
     """A snapshot for JSON, with the names of Python."""
     properties, protocol = state.properties, state.protocol
-    features = {name: getattr(protocol, name) for name in ("reader_features", "writer_features")}
+    features = attributes(protocol, "reader_features writer_features")
     return {
         "uri": state.store.address,
-        **out.attributes(state, "version timestamp_ms"),
-        "metadata": out.attributes(
+        **attributes(state, "version timestamp_ms"),
+        "metadata": attributes(
             state.metadata, "id name description schema_string partition_columns configuration created_time"
         ),
-        "protocol": {
-            **out.attributes(protocol, "min_reader_version min_writer_version"),
-            **{name: None if names is None else sorted(names) for name, names in features.items()},
-        },
+        "protocol": {**attributes(protocol, "min_reader_version min_writer_version"), **features},
         "txns": dict(state.txns),
-        **out.attributes(state, "domain_metadata features"),
+        **attributes(state, "domain_metadata features"),
         "columns": [_described_column(column) for column in state.columns],
-        **out.attributes(state, "constraints clustering_columns"),
+        **attributes(state, "constraints clustering_columns"),
         "in_commit_timestamps": {
             "enabled": properties.enable_in_commit_timestamps,
             "enablement_version": properties.in_commit_timestamp_enablement_version,
             "enablement_timestamp_ms": properties.in_commit_timestamp_enablement_ms,
         },
-        **out.attributes(state, "num_files size_bytes"),
+        **attributes(state, "num_files size_bytes"),
     }
 
 
 def _described_column(column: ColumnDetails) -> dict[str, object]:
     """A column for JSON, without the attributes that it does not have."""
-    details = out.attributes(
+    details = attributes(
         column,
         "comment declared_type collations generation_expression identity default invariant physical_name field_id "
         "type_changes",
@@ -99,9 +99,9 @@ def _column_notes(column: ColumnDetails) -> str:
     return "; ".join([*notes, *([column.comment] if column.comment else [])])
 
 
-def _summary(state: TableSnapshot) -> dict[str, object]:
+def _summary(state: TableSnapshot) -> str:
     metadata, protocol = state.metadata, state.protocol
-    return {
+    fields = {
         "version": state.version,
         "time": text_of_time(state.timestamp_ms),
         "name": metadata.name,
@@ -118,117 +118,110 @@ def _summary(state: TableSnapshot) -> dict[str, object]:
         "metadata domains": sorted(state.domain_metadata),
         "transaction ids": len(state.txns) or None,
     }
+    columns = [
+        (".".join(c.path), c.declared_type or c.data_type, "" if c.nullable else "NOT NULL", _column_notes(c))
+        for c in state.columns
+        if len(c.path) == 1 or _column_notes(c)
+    ]
+    rows = text_of_rows(("column", "type", "nullable", ""), columns)
+    return f"{text_of_fields(state.store.address, fields)}\n{rows}"
 
 
-@table_command(take.VERSION, take.TIMESTAMP, take.WHERE, take.LIMIT)
-def files(
-    table: DeltaTable, version: int | None, timestamp: str | None, where: str | None, limit: int | None, as_json: bool
-) -> None:
+@command(cli.VERSION, cli.TIMESTAMP, cli.WHERE, cli.LIMIT)
+def files(table: DeltaTable, where: str | None, limit: int | None, **moment: Any) -> Answer:
     """List the data files by path, with their statistics; with --where only those that a scan would read."""
     from delta_orch.cli.row_commands import json_rows
 
-    state = table.snapshot(version, timestamp)
+    state = table.snapshot(**moment)
     rows = json_rows(state.list_files(where).sort_by("path").slice(0, limit))
-    if as_json:
-        out.print_json({"version": state.version, "files": rows})
-        return
     names = ("path", "num_records", "num_deleted", "modification_time", "partition")
-    out.print_rows(("size", *names), [(text_of_bytes(row["size"]), *(row.get(name) for name in names)) for row in rows])
-    size = text_of_bytes(sum(row["size"] for row in rows))
-    out.print_line(f"{len(rows):,} files of version {state.version}, {size}")
+
+    def text() -> str:
+        size = text_of_bytes(sum(row["size"] for row in rows))
+        cells = [(text_of_bytes(row["size"]), *(row.get(name) for name in names)) for row in rows]
+        return text_of_rows(("size", *names), cells, f"{len(rows):,} files of version {state.version}, {size}")
+
+    return Answer({"version": state.version, "files": rows}, text)
 
 
-@table_command(take.LIMIT)
-def history(table: DeltaTable, limit: int | None, as_json: bool) -> None:
+@command(cli.LIMIT)
+def history(table: DeltaTable, limit: int | None) -> Answer:
     """List the commits the log still holds, newest first."""
     # What this package writes holds no secret. Other writers' parameters may.
     entries = [
         replace(e, operation_parameters=kept(e.operation_parameters), user_metadata=kept(e.user_metadata))
         for e in table.history(limit)
     ]
-    if as_json:
-        names = (
-            "version timestamp_ms file_time_ms in_commit_timestamp_ms operation operation_parameters operation_metrics "
-            "user_metadata engine_info"
-        )
-        out.print_json([out.attributes(entry, names) for entry in entries])
-        return
-    out.print_rows(
-        ("version", "time", "operation", "parameters", "metrics"),
-        [
-            (e.version, text_of_time(e.timestamp_ms), e.operation, e.operation_parameters, e.operation_metrics)
-            for e in entries
-        ],
+    names = (
+        "version timestamp_ms file_time_ms in_commit_timestamp_ms operation operation_parameters operation_metrics "
+        "user_metadata engine_info"
+    )
+    rows = [
+        (e.version, text_of_time(e.timestamp_ms), e.operation, e.operation_parameters, e.operation_metrics)
+        for e in entries
+    ]
+    return Answer(
+        [attributes(entry, names) for entry in entries],
+        lambda: text_of_rows(("version", "time", "operation", "parameters", "metrics"), rows),
     )
 
 
-@table_command(take.VERSION, take.TIMESTAMP)
-def txns(table: DeltaTable, version: int | None, timestamp: str | None, as_json: bool) -> None:
+@command(cli.VERSION, cli.TIMESTAMP)
+def txns(table: DeltaTable, version: int | None, timestamp: str | None) -> Answer:
     """List the application ids the table has recorded, with their last version."""
     actions = [action for _, action in sorted(table.snapshot(version, timestamp).txn_actions.items())]
-    if as_json:
-        out.print_json([{"app_id": t.app_id, "version": t.version, "last_updated_ms": t.last_updated} for t in actions])
-        return
-    out.print_rows(
-        ("application id", "version", "last updated"),
-        [(t.app_id, t.version, text_of_time(t.last_updated)) for t in actions],
+    rows = [(t.app_id, t.version, text_of_time(t.last_updated)) for t in actions]
+    return Answer(
+        [{"app_id": t.app_id, "version": t.version, "last_updated_ms": t.last_updated} for t in actions],
+        lambda: text_of_rows(("application id", "version", "last updated"), rows),
     )
 
 
-@table_command()
-def units(table: DeltaTable, as_json: bool) -> None:
+@command()
+def units(table: DeltaTable) -> Answer:
     """List the units of work that pipeline steps have recorded: run, version and rows of each."""
-    rows = table.units().to_pylist()
-    if as_json:
-        out.print_json([{**row, "timestamp": row["timestamp"] and row["timestamp"].isoformat()} for row in rows])
-        return
-    names = ("unit", "run", "version", "rows")
-    out.print_rows(names, [[row[name] for name in names] for row in rows])
-
-
-@table_command(
-    click.option("--check", is_flag=True, help="Look up every data file, and verify every deletion vector."),
-    click.option("--deep", is_flag=True, help="Also read every data file, and compare statistics and checkpoints."),
-    take.VERSION,
-)
-def fsck(table: DeltaTable, check: bool, deep: bool, version: int | None, as_json: bool) -> None:
-    """Check that the log is whole and consistent. Ends with 1 if the version cannot be read correctly."""
-    report = table.fsck(version, check_files=check, deep=deep)
-    if as_json:
-        out.print_json({"ok": report.ok, **out.attributes(report, " ".join(report.__slots__))})
-    else:
-        _print_report(report)
-    if not report.ok:
-        raise click.exceptions.Exit(1)
-
-
-def _print_report(report: FsckReport) -> None:
-    names = [name for name in report.__slots__ if name not in ("uri", "problems")]
-    fields = {name.replace("_", " "): getattr(report, name) for name in names}
-    out.print_fields(report.uri, {**fields, "result": "in order" if report.ok else "damaged"})
-    if report.problems:
-        shown = report.problems[:_SHOWN_PROBLEMS]
-        for problem in shown:
-            out.print_line(f"{problem.severity}[{problem.code}]: {problem.message}")
-        if len(shown) < len(report.problems):
-            out.print_line(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")
+    rows, names = table.units().to_pylist(), ("unit", "run", "version", "rows")
+    return Answer(
+        lambda: [{**row, "timestamp": row["timestamp"] and row["timestamp"].isoformat()} for row in rows],
+        lambda: text_of_rows(names, [[row[name] for name in names] for row in rows]),
+    )
 
 
 @command(
-    click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="The HTML file to write."),
-    take.FORCE,
-    click.option(
-        "--days",
-        type=click.IntRange(min=1),
-        default=7,
-        metavar="N",
-        help="How far back units and growth go. Default: 7.",
-    ),
+    switch("--check check_files", "Look up every data file, and verify every deletion vector."),
+    switch("--deep", "Also read every data file, and compare statistics and checkpoints."),
+    cli.VERSION,
+)
+def fsck(table: DeltaTable, **checks: Any) -> Answer:
+    """Check that the log is whole and consistent. Ends with 1 if the version cannot be read correctly."""
+    report = table.fsck(**checks)
+    value = {"ok": report.ok, **attributes(report, " ".join(report.__slots__))}
+    return Answer(value, lambda: _text_of_fsck(report), failed=not report.ok)
+
+
+def _text_of_fsck(report: FsckReport) -> str:
+    names = [name for name in report.__slots__ if name not in ("uri", "problems")]
+    fields = {name.replace("_", " "): getattr(report, name) for name in names}
+    shown = report.problems[:_SHOWN_PROBLEMS]
+    lines = [text_of_fields(report.uri, {**fields, "result": "in order" if report.ok else "damaged"})]
+    lines += [f"{problem.severity}[{problem.code}]: {problem.message}" for problem in shown]
+    if len(shown) < len(report.problems):
+        lines.append(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")
+    return "\n".join(lines)
+
+
+# Many tables
+
+
+@command(
+    cli.PAGE,
+    cli.FORCE,
+    value("--days", "N", "How far back units and growth go. Default: 7.", click.IntRange(min=1), default=7),
     first=click.argument("roots", nargs=-1, required=True),
 )
 def report(
-    roots: tuple[str, ...], storage_options: dict[str, str], output: Path | None, force: bool, days: int, as_json: bool
-) -> None:
+    roots: tuple[str, ...], storage_options: dict[str, str] | None, output: Path | None, force: bool, days: int
+) -> Answer:
     """Write a page on all tables below some locations: size, health, last write, units, lag of consumers.
 
     Ends with 1 if a table cannot be read. The page is written nevertheless, and shows why. On object stores, every
@@ -237,29 +230,157 @@ def report(
     from delta_orch.cli.report_page import lake_page
     from delta_orch.pipeline.maintenance import read_lake
 
-    if output is None and not as_json:
+    if output is None and not click.get_current_context().params["as_json"]:
         raise click.UsageError("Give --output or --json")
     if output is not None:
-        out.ensure_free(output, force)
-    lake = read_lake(roots, storage_options or None, days=days)
+        ensure_free(output, force)
+    lake = read_lake(roots, storage_options, days=days)
     if output is not None:
-        with out.output_file(output, force) as sink:
+        with output_file(output, force) as sink:
             sink.write(lake_page(lake))
     unreadable = [table for table in lake.tables if table.error is not None]
     text = f"{len(lake.tables):,} tables in {output}"
-    out.answer(lake, f"{text}, {len(unreadable):,} of them unreadable" if unreadable else text, as_json=as_json)
-    if unreadable:
-        raise click.exceptions.Exit(1)
+    text += f", {len(unreadable):,} of them unreadable" if unreadable else ""
+    return Answer(lake, text, failed=bool(unreadable))
 
 
-@command()
-def tables(uri: str, storage_options: dict[str, str], as_json: bool) -> None:
+@command(first=cli.URI)
+def tables(uri: str, storage_options: dict[str, str] | None) -> Answer:
     """List the tables of a schema uc://catalog.schema, the schemas of uc://catalog, or the catalogs of uc://."""
     from delta_orch.catalog.discovery import list_below
 
-    names = list(list_below(uri, storage_options or None))
-    if as_json:
-        out.print_json(names)
-        return
-    for name in names:
-        out.print_name(name)
+    names = list(list_below(uri, storage_options))
+    return Answer(names, lambda: text_of_names(names))
+
+
+# Upkeep
+
+
+def _parse_size(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    from delta_orch.protocol.table_properties import parse_size_bytes
+
+    try:
+        return None if text is None else parse_size_bytes(text)
+    except ValueError as e:
+        raise click.BadParameter(str(e)) from None
+
+
+@command(
+    cli.PARTITIONS,
+    value(
+        "--target-file-size target_file_size_bytes", "SIZE", "As 128mb. Default: the table's.", callback=_parse_size
+    ),
+    cli.columns("--zorder-by", "A,B.C", "Columns: near values come to share files."),
+    switch("--full", "Cluster all files of a clustered table again."),
+    cli.ENGINE, cli.ISOLATION, cli.DRY_RUN,
+)  # fmt: skip
+def optimize(table: DeltaTable, engine: str, **settings: Any) -> Answer:
+    """Merge small files, partition by partition, and leave deleted rows behind. Rows do not change."""
+    result = table.optimize(engine=open_engine(engine), **settings)
+    metrics = {"numRemovedBytes": 0, "numAddedBytes": 0, **result.operation_metrics}
+    before, after = (text_of_bytes(int(metrics[name])) for name in ("numRemovedBytes", "numAddedBytes"))
+    removed, added = (metrics.get(name) for name in ("numRemovedFiles", "numAddedFiles"))
+    done = f"Version {result.version}: {removed} files ({before}) became {added} ({after})"
+    return answer_of_commit(result, done, "Nothing to merge")
+
+
+@command(
+    cli.DRY_RUN,
+    value("--retention-hours", "H", "Keep files younger than this.", float),
+    switch("--force", "Allow a retention below the table's. Nobody may be using the table."),
+    switch("--lite", "List nothing. Look only for files that the log says were removed."),
+    value("--keep-version keep_versions", "N", "Keep this version readable. Repeatable.", int, multiple=True),
+)
+def vacuum(table: DeltaTable, force: bool, lite: bool, **settings: Any) -> Answer:
+    """Delete files that no version within the retention needs. A directory with a log of its own is left alone."""
+    return answer_of_vacuum(table.vacuum(enforce_retention=not force, full=not lite, **settings))
+
+
+@command(
+    click.option("--v2", "policy", flag_value="v2", help="A V2 checkpoint. Default: the table's policy."),
+    click.option("--classic", "policy", flag_value="classic", help="A classic checkpoint: one Parquet file."),
+    choice("--v2-format", ("json", "parquet"), "Of a V2 checkpoint's top file."),
+)
+def checkpoint(table: DeltaTable, policy: Any, v2_format: Any) -> Answer:
+    """Write a checkpoint of the newest version."""
+    version = table.checkpoint(policy, v2_format)
+    return Answer({"version": version}, f"Checkpoint of version {version} written")
+
+
+@command(
+    value("--from start", "N", "First commit. Default: after the last checkpoint.", int),
+    value("--to end", "N", "Last commit. Default: the newest.", int),
+)
+def compact_log(table: DeltaTable, start: int | None, end: int | None) -> Answer:
+    """Reconcile commits into one file beside them, which readers may read instead."""
+    result = table.compact_log(start, end)
+    size = text_of_bytes(result.size_bytes or 0)
+    done = f"Commits {result.start_version} to {result.end_version} compacted ({size})"
+    return Answer(result, "Nothing to compact" if result.skipped else done)
+
+
+@command(cli.VERSION)
+def checksum(table: DeltaTable, version: int | None) -> Answer:
+    """Write the checksum of a version, or verify the one it has."""
+    result = table.write_checksum(version)
+    verb = "written" if result.written else "agrees with the log"
+    content = f"{result.num_files:,} files, {text_of_bytes(result.size_bytes)}"
+    return Answer(result, f"Checksum of version {result.version} {verb}: {content}")
+
+
+@command(cli.DRY_RUN)
+def cleanup_log(table: DeltaTable, dry_run: bool) -> Answer:
+    """Remove the expired part of the log. Versions in it cannot be read afterwards."""
+    result = table.cleanup_log(dry_run)
+    verb, names = ("would be removed", result.paths) if dry_run else ("removed", ())
+    lines = [f"{len(result.paths):,} files ({text_of_bytes(result.size_bytes)}) {verb}"]
+    if result.earliest_version is not None:
+        since = text_of_time(result.cut_off_ms)[:10]
+        lines.append(f"Version {result.earliest_version} and all later ones stay (cut off at {since})")
+    report = attributes(result, "dry_run cut_off_ms earliest_version size_bytes paths")
+    return Answer({**report, "num_files": len(result.paths)}, text_of_names(names, *lines))
+
+
+@command(
+    value("--version", "N", "The version to go back to.", int),
+    value("--timestamp", "TIME", "Go back to the version of this time (ISO 8601)."),
+    switch("--ignore-missing-files", "Restore even if files of that version are gone."),
+    cli.ISOLATION,
+    cli.DRY_RUN,
+)
+def restore(table: DeltaTable, version: int | None, timestamp: str | None, **settings: Any) -> Answer:
+    """Make the table what it was at an older version. This is a new version; none is deleted."""
+    if (version is None) == (timestamp is None):
+        raise click.UsageError("Give --version or --timestamp")
+    result = table.restore(version, timestamp, **settings)
+    restored, removed = (result.operation_metrics.get(name) for name in ("numRestoredFiles", "numRemovedFiles"))
+    done = f"Version {result.version}: {restored} files restored, {removed} removed"
+    return answer_of_commit(result, done, "Nothing to restore")
+
+
+@command(
+    value("--unit", "NAME", "A unit, as `delta-orch units` names it."),
+    value("--run", "ID", "All units that this run wrote last."),
+    cli.DRY_RUN,
+)
+def undo(table: DeltaTable, unit: str | None, run: str | None, dry_run: bool) -> Answer:
+    """Remove exactly the rows that a unit of work, or a run, wrote. Rows that they replaced do not come back."""
+    result = table.undo(unit=unit, run=run, dry_run=dry_run)
+    end = "would be removed" if dry_run else f"removed in version {result.version}"
+    report = {**attributes(result, "units rows_removed"), "version": None if dry_run else result.version}
+    text = text_of_names(result.units, f"{result.rows_removed:,} rows of {len(result.units):,} units {end}")
+    return Answer(report, text)
+
+
+@command(
+    cli.pairs("--partition partitions", "NAME:TYPE", "A column that directories stand for."),
+    cli.DRY_RUN,
+    first=cli.URI,
+)
+def convert(uri: str, partitions: dict[str, str], **settings: Any) -> Answer:
+    """Make the Parquet files of a directory a table, in place."""
+    from delta_orch.delta_table import DeltaTable
+
+    result = DeltaTable.convert(uri, partitions or None, **settings)
+    done = f"Version {result.version}: {result.operation_metrics.get('numConvertedFiles')} files"
+    return answer_of_commit(result, done, "It is a table already")

@@ -193,7 +193,7 @@ def load_value(
     Raises:
         TableNotFoundError: Nothing has been written there yet, and the input is neither optional nor the asset itself.
         InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together; or the
-            asset depends on itself, and its run writes partitions of the input; or it is not whole (`run.ensure_whole`).
+            asset depends on itself, and its run writes partitions of the input; or it is not whole (`ensure_whole`).
     """
     ensure_whole(context)
     options = parse_input_settings(context.definition_metadata)
