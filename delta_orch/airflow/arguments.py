@@ -17,7 +17,7 @@ from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.run_context import mapped_name
 from delta_orch.airflow.versions import mask_secret
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.pipeline.write_settings import OLD_ARGUMENTS, refuse_old_names
+from delta_orch.pipeline.write_settings import OLD_ARGUMENTS, ensure_choice, refuse_old_names
 from delta_orch.redaction import kept
 
 if TYPE_CHECKING:
@@ -37,17 +37,6 @@ def ensure_switches(**switches: object) -> None:
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise InvalidRequestError(f"{name} must be True or False, not {value!r:.60}", argument=name)
-
-
-def ensure_choice(name: str, value: object, allowed: Sequence[object]) -> None:
-    """Raises InvalidRequestError: A value is not among the allowed ones."""
-    if value not in allowed:
-        raise InvalidRequestError(
-            f"{name}={value!r:.60} is not possible",
-            cause=f"Possible are {', '.join(str(choice) for choice in allowed if choice is not None)}",
-            remedy="Choose one",
-            argument=name,
-        )
 
 
 def ensure_write(write: object, allowed: Sequence[object]) -> None:

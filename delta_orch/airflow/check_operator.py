@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import TaskGroup
 
-from delta_orch.airflow.arguments import ensure_choice, ensure_locations, ensure_predicate, ensure_switches
+from delta_orch.airflow.arguments import ensure_locations, ensure_predicate, ensure_switches
 from delta_orch.airflow.hook import DEFAULT_CONN_ID
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
@@ -19,6 +19,7 @@ from delta_orch.log.files.txn import is_unit_name
 from delta_orch.pipeline.audit import column_drift, count_and_show, declared_columns
 from delta_orch.pipeline.conditions import FreshnessCondition, RowCondition, has_rows, whole_number
 from delta_orch.pipeline.unit import recorded_order
+from delta_orch.pipeline.write_settings import ensure_choice
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.arguments import ensure_choice, ensure_write
+from delta_orch.airflow.arguments import ensure_write
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
 from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
@@ -17,6 +17,7 @@ from delta_orch.pipeline.incremental_step import IncrementalStep, default_write,
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import find_txn_commit
+from delta_orch.pipeline.write_settings import ensure_choice
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

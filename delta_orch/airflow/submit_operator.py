@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.arguments import ensure_choice, ensure_list
+from delta_orch.airflow.arguments import ensure_list
 from delta_orch.airflow.run_context import OtherTasks, leaves_rows
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import DeltaUnitOperator, OperatorArgument, XCom
@@ -19,6 +19,7 @@ from delta_orch.pipeline.submitted import (
     find_spark_submit,
     submit_environment,
 )
+from delta_orch.pipeline.write_settings import ensure_choice
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -23,7 +23,6 @@ from airflow.sdk.definitions.asset import AssetRef
 from delta_orch.airflow.arguments import (
     MappedArguments,
     RenderedArguments,
-    ensure_choice,
     ensure_switches,
     mapped_arguments,
     unnamed_instance,
@@ -39,7 +38,7 @@ from delta_orch.pipeline.audit import rule_findings
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.target_table import AIRFLOW
 from delta_orch.pipeline.unit import ON_REDO, OnRedo, StepReport
-from delta_orch.pipeline.write_settings import OLD_ARGUMENTS, refuse_old_names
+from delta_orch.pipeline.write_settings import OLD_ARGUMENTS, ensure_choice, refuse_old_names
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -18,7 +18,6 @@ from airflow.sdk.definitions.asset import AssetNameRef
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 import delta_orch.arrow_compute as pc
-from delta_orch.airflow.arguments import ensure_choice
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.locations import location_text
 from delta_orch.airflow.versions import keeps_state, needs_newer
@@ -31,6 +30,7 @@ from delta_orch.pipeline.conditions import (
     WatchGoal,
     condition_from_json,
 )
+from delta_orch.pipeline.write_settings import ensure_choice
 from delta_orch.protocol.arrow_building import one_chunk
 
 if keeps_state():

@@ -14,7 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.arguments import (
-    ensure_choice,
     ensure_list,
     ensure_locations,
     ensure_predicate,
@@ -30,9 +29,7 @@ from delta_orch.airflow.table_operator import DeltaUnitOperator, OperatorArgumen
 from delta_orch.airflow.versions import determine_kwargs
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.step import Mode, Step
-from delta_orch.pipeline.write_settings import ensure_merge_keys, ensure_unit_column
-from delta_orch.verbs.change_events import Changes, parse_changes
-from delta_orch.verbs.expect import Expectations
+from delta_orch.pipeline.write_settings import SETTINGS, WriteSettings, ensure_choice
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -47,7 +44,6 @@ if TYPE_CHECKING:
 
 
 ENGINES = ("auto", "spark", "local")
-SCHEMA_MODES = (None, "merge", "overwrite")
 UserFunction = Callable[..., object]
 OpenSession = Callable[[], "SparkSession | None"]
 
@@ -67,8 +63,6 @@ class DeltaStepOperator(DeltaUnitOperator):
     )
     template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 (Airflow's class attribute)
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
-    changes: Changes | None = None
-    """How the rows are change events, with `write="cdc"`."""
 
     def __init__(
         self,
@@ -97,50 +91,32 @@ class DeltaStepOperator(DeltaUnitOperator):
         spark_conn_id: str | None = None,
         **kwargs: OperatorArgument,
     ) -> None:
+        settings = {name: value for name, value in locals().items() if name in SETTINGS}
         super().__init__(**kwargs)
+        # Attributes: Airflow renders those that are templates, and other tasks look at them.
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.quarantine = None if quarantine is None else checked_location(quarantine)
         self.python_callable = python_callable
         self.op_args = op_args or ()
         self.op_kwargs = op_kwargs or {}
-        self.write = write
-        self.merge_keys = merge_keys
-        self.partition_by = partition_by
-        self.properties = properties
-        self.unit_column = unit_column
-        self.expect = expect
-        self.max_quarantined = max_quarantined
-        self.quarantine = None if quarantine is None else checked_location(quarantine)
-        self.schema_mode = schema_mode
         self.engine = engine
         self.spark_conf = spark_conf
         self.spark_conn_id = spark_conn_id
         if not (is_output(op_args) or is_output(op_kwargs)):
             self._ensure_taken(python_callable)
         ensure_list("merge_keys", merge_keys)
-        ensure_merge_keys(write, merge_keys)
-        ensure_unit_column(write, unit_column)
+        ensure_choice("schema_mode", schema_mode, (None, "merge", "overwrite"))
+        checked = replace(self.settings, max_quarantined=None) if is_template(max_quarantined) else self.settings
+        checked.ensure_sound((write,))
         ensure_switches(full_snapshot=full_snapshot)
-        self.changes = parse_changes(
-            write,
-            {
-                "sequence_by": sequence_by,
-                "delete_when": delete_when,
-                "except_columns": except_columns,
-                "scd": scd,
-                "full_snapshot": full_snapshot,
-                "envelope": envelope,
-                "tombstone_retention": tombstone_retention,
-            },
-        )
-        if self.changes is not None and schema_mode is not None:
+        if write == "cdc" and schema_mode is not None:
             raise self.refusal("has write='cdc' and schema_mode: change events have the columns of the table")
         ensure_choice("engine", engine, ENGINES)
-        ensure_choice("schema_mode", schema_mode, SCHEMA_MODES)
         ensure_list("partition_by", partition_by)
         ensure_properties(properties)
-        if not is_template(max_quarantined):
-            rules = Expectations.of(expect, max_quarantined)
-            if quarantine is not None and not (rules and rules.quarantines):
-                raise self.refusal("has a quarantine, and no rule in expect puts rows there")
+        if quarantine is not None and not (checked.rules and checked.rules.quarantines):
+            raise self.refusal("has a quarantine, and no rule in expect puts rows there")
         for name in ("spark_conf", "spark_conn_id"):
             if getattr(self, name) is not None and engine == "local":
                 raise self.refusal(f"has {name}, which the local engine does not use")
@@ -149,21 +125,17 @@ class DeltaStepOperator(DeltaUnitOperator):
         if unit_column is not None and not self.exactly_once:
             raise self.refusal("has unit_column, which exactly_once=False does not fill")
 
+    @property
+    def settings(self) -> WriteSettings:
+        """The settings of the write, as they are rendered by now."""
+        return WriteSettings.of(vars(self))
+
     def step(self, context: Context, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
         """The write of this attempt."""
-        step = self.unit_step(context, run, table, mode)
-        return replace(
-            step,
-            creates_only=True,
-            unit_column=self.unit_column,
-            expect=Expectations.of(self.expect, self.max_quarantined),
-            quarantine=None if self.quarantine is None else self.hook.table(self.quarantine),
-            merge_keys=tuple(self.merge_keys or ()),
-            changes=self.changes,
-            schema_mode=self.schema_mode,
-            engine=self.engine,
-            options={**step.options, "partition_by": self.partition_by, "properties": self.properties},
-        )
+        settings = self.settings
+        quarantine = None if settings.quarantine is None else self.hook.table(settings.quarantine)
+        step = replace(self.unit_step(context, run, table, mode), creates_only=True, engine=self.engine)
+        return settings.apply(step, quarantine)
 
     @contextmanager
     def lazy_session(self, run: TaskRun) -> Iterator[OpenSession]:
@@ -292,7 +264,7 @@ class DeltaWriteOperator(DeltaStepOperator):
             raise self.refusal(f"has replace_where, which write={write!r} does not use")
         if self.schema_mode == "overwrite" and not self._is_whole:
             raise self.refusal("has schema_mode='overwrite', which needs write='overwrite' of the whole table")
-        if self.changes is not None and self.changes.full_snapshot and stage:
+        if self.settings.full_snapshot and stage:
             raise self.refusal("has full_snapshot, which deletes keys that others add before the rows are published")
 
     @property

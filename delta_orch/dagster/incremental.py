@@ -6,7 +6,7 @@ table, or several of one function."""
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import unwrap
 from itertools import combinations
@@ -45,7 +45,7 @@ from delta_orch.dagster.settings import (
 from delta_orch.dagster.values import shares_folder
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, ExpectationFailedError, InvalidRequestError
-from delta_orch.pipeline.audit import AuditLike, as_audits, rule_check_name, rule_findings
+from delta_orch.pipeline.audit import AuditLike, rule_check_name, rule_findings
 from delta_orch.pipeline.incremental import (
     Bootstrap,
     FileBatch,
@@ -57,11 +57,8 @@ from delta_orch.pipeline.incremental import (
 from delta_orch.pipeline.incremental_step import Batch, IncrementalStep, default_write, ensure_incremental
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.unit import OnRedo, StepReport
-from delta_orch.pipeline.write_settings import ensure_merge_keys, ensure_unit_column, refuse_old_names
-from delta_orch.table.schema_evolution import parse_schema_mode
-from delta_orch.verbs.change_events import SETTINGS as CHANGE_SETTINGS
-from delta_orch.verbs.change_events import Changes, Envelope, parse_changes
-from delta_orch.verbs.expect import Expectations
+from delta_orch.pipeline.write_settings import WriteSettings, refuse_old_names
+from delta_orch.verbs.change_events import Envelope
 from delta_orch.writing.target import split_options
 
 if TYPE_CHECKING:
@@ -90,8 +87,8 @@ _NOT_TAKEN = {
 
 
 @checked_constructor
-@dataclass(frozen=True, slots=True)
-class DeltaOut:
+@dataclass(frozen=True)
+class DeltaOut(WriteSettings):
     """What an incremental asset writes: one table of a `delta_multi_asset`. The arguments are those of `delta_asset`.
 
     Attributes:
@@ -104,26 +101,8 @@ class DeltaOut:
 
     table: TableOrKey
     write: Write | None = None
-    merge_keys: Sequence[str] | None = None
-    partition_by: Sequence[str] | None = None
-    properties: Mapping[str, str] | None = None
-    schema_mode: str | None = None
-    audit: Sequence[AuditLike] | Mapping[str, object] = ()
-    unit_column: str | None = None
-    on_redo: OnRedo = "replace"
-    exactly_once: bool = True
-    sequence_by: str | Sequence[str] | None = None
-    delete_when: str | None = None
-    except_columns: Sequence[str] | None = None
-    scd: OneOf[1, 2] | None = None
-    full_snapshot: bool = False
-    envelope: Envelope | None = None
-    tombstone_retention: str | None = None
-    expect: Mapping[str, object] | None = None
-    max_quarantined: int | float | None = None
-    quarantine: str | None = None
-    key: dg.AssetKey | str | Sequence[str] | None = None
-    spec: Mapping[str, Any] | None = None
+    key: dg.AssetKey | str | Sequence[str] | None = field(default=None, kw_only=True)
+    spec: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,22 +151,8 @@ class Reading:
         write: Mode = out.write or "append"
         if out.write is None and isinstance(first, IncrementalReader):
             write = default_write(key.to_user_string(), first.source, table, out.partition_by)
-        step = IncrementalStep(
-            key.to_user_string(),
-            table,
-            write,
-            merge_keys=tuple(out.merge_keys or ()),
-            changes=changes_of(out),
-            schema_mode=parse_schema_mode(out.schema_mode),
-            engine=self.engine,
-            options={"partition_by": None if table.exists() else out.partition_by, "properties": out.properties},
-            audits=as_audits(out.audit),
-            expect=Expectations.of(out.expect, out.max_quarantined),
-            quarantine=None if out.quarantine is None else table.quarantine(out.quarantine),
-            unit_column=out.unit_column,
-            on_redo=out.on_redo,
-        )
-        return step, readers
+        settings = replace(out, partition_by=None) if table.exists() else out
+        return settings.apply(IncrementalStep(key.to_user_string(), table, write, engine=self.engine)), readers
 
 
 @checked
@@ -294,16 +259,12 @@ def delta_asset(
             for, or a function that is a generator or takes no batch.
         InvalidPropertyError: `properties` that no table takes.
     """
-    out = DeltaOut(
-        table, write, merge_keys, partition_by, properties, schema_mode, audit, unit_column, on_redo, exactly_once,
-        sequence_by, delete_when, except_columns, scd, full_snapshot, envelope, tombstone_retention, expect,
-        max_quarantined, quarantine,
-    )  # fmt: skip
+    out = DeltaOut.of(locals())
     reading = Reading(
         _by_name(incremental_from), consumer, bootstrap, on_recreated, max_versions, engine, conflict_retries
     )
     ensure_sound(reading, out, asset_arguments)
-    audits = as_audits(audit)
+    audits = out.audits
 
     def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
         called = BatchFunction(function)
@@ -327,7 +288,7 @@ def delta_asset(
         }
         if audits or expect:
             key = _key_of(function, asset_arguments)
-            specs = [*audit_specs(key, audits), *rule_specs(key, Expectations.of(expect))]
+            specs = [*audit_specs(key, audits), *rule_specs(key, out.rules)]
             arguments["check_specs"] = [*specs, *(asset_arguments.get("check_specs") or ())]
         nothing: Any = dg.Nothing
         asset: dg.AssetsDefinition = dg.asset(
@@ -460,8 +421,8 @@ def delta_multi_asset(
                 spec
                 for name, out in outs.items()
                 for spec in (
-                    *audit_specs(keys[name], as_audits(out.audit)),
-                    *rule_specs(keys[name], Expectations.of(out.expect)),
+                    *audit_specs(keys[name], out.audits),
+                    *rule_specs(keys[name], out.rules),
                 )
             ],
             required_resource_keys={*_resource_keys(reading, outs.values()), *(required_resource_keys or ())},
@@ -515,22 +476,10 @@ def _key_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> dg
     return dg.AssetKey([*([prefix] if isinstance(prefix, str) else prefix), name])
 
 
-def changes_of(out: DeltaOut) -> Changes | None:
-    """How the rows are change events. Raises InvalidRequestError, as `parse_changes`."""
-    return parse_changes(out.write, {name: getattr(out, name) for name in CHANGE_SETTINGS})
-
-
 def ensure_sound(reading: Reading, out: DeltaOut, asset_arguments: Mapping[str, object]) -> None:
-    sources = reading.sources
-    write = out.write
-    refuse_old_names([*asset_arguments, write or ""])
-    Expectations.of(out.expect, out.max_quarantined)
-    if write is not None and write not in WRITES:
-        raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(WRITES)}")
-    ensure_merge_keys(write, out.merge_keys)
-    changes_of(out)
-    ensure_unit_column(write, out.unit_column)
-    parse_schema_mode(out.schema_mode)
+    sources, write = reading.sources, out.write
+    refuse_old_names(asset_arguments)
+    out.ensure_sound((None, *WRITES))
     split_options({"partition_by": out.partition_by, "properties": out.properties})
     ensure_no_settings(asset_arguments.get("metadata"))
     for name, reason in _NOT_TAKEN.items():

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -313,31 +314,27 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             table,
             mode,
             attempt=attempt,
-            on_redo=settings.on_redo or parse_choice("on_redo", self.on_redo, ON_REDO),
-            unit_column=unit_column if is_asset else None,
             where=where,
             within=_within(mode, selection, schema),
-            merge_keys=settings.merge_keys if mode in BY_KEYS else (),
-            changes=settings.changes,
-            schema_mode=settings.schema_mode or of_op,
             engine=self.engine,
             options={
-                "partition_by": partition_by,
-                "properties": {
-                    **({} if selection is None else selection.windows(schema, appends)),
-                    **self.properties,
-                    **settings.properties,
-                },
                 "user_metadata": None if run is None else run.user_metadata("/".join(key), about),
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
-            audits=settings.audits,
-            expect=settings.expect,
-            quarantine=None if settings.quarantine is None else table.quarantine(settings.quarantine),
             guards=guards,
             owner=owner,
         )
-        return step, scopes
+        windows = {} if selection is None else selection.windows(schema, appends)
+        chosen = replace(
+            settings,
+            on_redo=settings.on_redo or parse_choice("on_redo", self.on_redo, ON_REDO),
+            unit_column=unit_column if is_asset else None,
+            merge_keys=settings.merge_keys if mode in BY_KEYS else (),
+            schema_mode=settings.schema_mode or of_op,
+            partition_by=partition_by,
+            properties={**windows, **self.properties, **(settings.properties or {})},
+        )
+        return chosen.apply(step), scopes
 
     def _attempt(
         self,
@@ -505,7 +502,7 @@ def _ensure_exact(
             cause="It does nothing where it finds data, also for those of them that have none",
             remedy="Run one partition at a time: BackfillPolicy.multi_run(1); or use on_redo='keep'",
         )
-    names, keys = _names(selection.columns), _names(settings.merge_keys)
+    names, keys = _names(selection.columns), _names(settings.merge_keys or ())
     if settings.write == "cdc" and not names <= keys and names != _sequence(settings):
         raise InvalidRequestError(
             f"write='cdc' is not for partitions by {about}",

@@ -8,22 +8,18 @@ A misspelled key is an error when the definitions are loaded. Keys of others pas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from difflib import SequenceMatcher
+from typing import Any, TypeVar, get_args
 from typing import Literal as OneOf
-from typing import TypeVar, get_args
 
 import dagster as dg
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.pipeline.unit import ON_REDO, OnRedo
-from delta_orch.pipeline.write_settings import BY_KEYS, ensure_unit_column, refuse_old_names
-from delta_orch.table.schema_evolution import parse_schema_mode
-from delta_orch.verbs.change_events import SETTINGS as CHANGE_SETTINGS
-from delta_orch.verbs.change_events import Changes, parse_changes
-from delta_orch.verbs.expect import Expectations
+from delta_orch.pipeline.write_settings import BY_KEYS, WriteSettings, refuse_old_names
+from delta_orch.pipeline.write_settings import MEANINGS as WRITE_MEANINGS
 
 ManagedWrite = OneOf["overwrite", "overwrite_partitions", "append", "merge", "cdc", "error", "ignore"]
 WRITES: tuple[ManagedWrite, ...] = get_args(ManagedWrite)
@@ -40,45 +36,17 @@ WRITTEN_KEYS = ("write", "merge_keys", "schema_mode", "commit_metadata")
 """What output metadata may say."""
 PLACE_KEYS = ("partition_expr", "partition_format", "schema", "table")
 """Which rows are where: all that matters for reading."""
-DEFINED_KEYS = (
-    *PLACE_KEYS,
-    "partition_by",
-    "audit",
-    "expect",
-    "max_quarantined",
-    "quarantine",
-    *CHANGE_SETTINGS,
-    "properties",
-    "unit",
-    "unit_column",
-    "on_redo",
-    "exactly_once",
-    "replace_where",
-    *WRITTEN_KEYS,
-)
-"""What definition metadata may say."""
-_OF_DEFINITION = set(DEFINED_KEYS) - {*WRITTEN_KEYS, "schema", "table", "unit", "properties"}
-"""Keys that an output would pass over. `schema`, `table`, `unit`, `properties` are words that others show there."""
 INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_timestamp")
 """What the metadata of an input may say."""
 MEANINGS = {
+    **{name: meaning for name, meaning in WRITE_MEANINGS.items() if name != "table"},
     "write": "As of the IO manager. `overwrite` can also replace the rows of `replace_where`; `ignore` takes one "
     "partition a run.",
-    "merge_keys": "As of the IO manager.",
     "replace_where": "A predicate in Spark SQL: the rows that `overwrite` replaces, without partitions.",
-    "schema_mode": "`merge` or `overwrite` (docs/features.md).",
     "commit_metadata": "Beside that of the IO manager.",
     "partition_expr": "The column of the partition; a dict by dimension for several.",
     "partition_format": "The `strftime` format of a text or integer column that does not hold the key itself.",
-    "partition_by": "The partition columns of a new table; `[]` for none.",
-    "audit": "Predicates, or a dict of names and arguments of `Audit`.",
-    "sequence_by, scd, delete_when, except_columns, full_snapshot, envelope, tombstone_retention": "For `cdc` "
-    "(docs/late-rows.md).",
-    "expect": 'Rules for each row: a dict of names and `{"rule": …, "action": …}` (docs/bad-rows.md).',
-    "max_quarantined": "How many rows (int), or which share (float), may go to the quarantine.",
-    "quarantine": "Where the quarantine is.",
-    "properties": 'Of a new table: `{"delta.columnMapping.mode": "name"}` allows columns with spaces.',
-    "unit, unit_column, on_redo, exactly_once": "As of the IO manager.",
+    "unit": "As of the IO manager.",
     "schema": "The folder of the table instead of the prefix of the asset key.",
     "table": "For outputs of ops: the folder.",
     "columns": "The columns to load.",
@@ -97,30 +65,29 @@ _LONG = 10
 """A key of so many letters is meant by a name that only goes on after it, or breaks off."""
 
 
-@dataclass(frozen=True, slots=True)
-class AssetSettings:
-    """See the module. `partition_expr` and `partition_format` map a dimension's name to a text; for an asset with one
-    dimension the name is empty. What is None here, the IO manager says."""
+@dataclass(frozen=True)
+class AssetSettings(WriteSettings):
+    """The settings of an asset. What is None here, the IO manager says.
 
-    write: ManagedWrite
-    schema: str | None = None
-    partition_expr: Mapping[str, str] | None = None
-    partition_format: Mapping[str, str] | None = None
-    partition_by: tuple[str, ...] | None = None
-    table: str | None = None
-    schema_mode: str | None = None
-    commit_metadata: Mapping[str, str] = field(default_factory=dict)
-    merge_keys: tuple[str, ...] = ()
-    replace_where: str | None = None
-    audits: tuple[Audit, ...] = ()
-    expect: Expectations | None = None
-    quarantine: str | None = None
-    changes: Changes | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    unit: UnitKind | None = None
-    unit_column: str | None = None
-    on_redo: OnRedo | None = None
-    exactly_once: bool | None = None
+    `partition_expr` and `partition_format` map the name of a dimension to a text. An asset with one dimension has an
+    empty name for it. `table` is the folder of an op's output.
+    """
+
+    write: ManagedWrite = "overwrite"
+    on_redo: OnRedo | None = field(default=None, kw_only=True)  # type: ignore[assignment]  # None: the IO manager's
+    exactly_once: bool | None = field(default=None, kw_only=True)  # type: ignore[assignment]  # None: the IO manager's
+    unit: UnitKind | None = field(default=None, kw_only=True)
+    schema: str | None = field(default=None, kw_only=True)
+    partition_expr: Mapping[str, str] | None = field(default=None, kw_only=True)
+    partition_format: Mapping[str, str] | None = field(default=None, kw_only=True)
+    commit_metadata: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    replace_where: str | None = field(default=None, kw_only=True)
+
+
+DEFINED_KEYS = tuple(one.name for one in fields(AssetSettings))
+"""What definition metadata may say."""
+_OF_DEFINITION = set(DEFINED_KEYS) - {*WRITTEN_KEYS, "schema", "table", "unit", "properties"}
+"""Keys that an output would pass over. `schema`, `table`, `unit`, `properties` are words that others show there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +127,12 @@ def parse_settings(
         )
     metadata = {**defined, **written}
     write = parse_write(metadata.get("write", default_write))
-    keys = parse_columns(metadata.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
-    changes = _changes(write, defined)
-    if write in BY_KEYS and not keys:
+    values = {name: parse(metadata if name in WRITTEN_KEYS else defined, name) for name, parse in _PARSERS.items()}
+    values["merge_keys"] = values["merge_keys"] or tuple(default_merge_keys)
+    values["commit_metadata"] = {**_texts(defined, "commit_metadata"), **_texts(written, "commit_metadata")}
+    settings = AssetSettings(write=write, **values)
+    settings.ensure_parsable()
+    if write in BY_KEYS and not settings.merge_keys:
         raise InvalidRequestError(
             f"write={write!r} needs merge_keys",
             cause="They say which row of the table a new row is about",
@@ -174,44 +144,12 @@ def parse_settings(
             cause="The rows would not be merged by their keys",
             remedy='Add "write": "merge" to the metadata, or leave merge_keys out',
         )
-    unit_column = _text(defined, "unit_column")
-    ensure_unit_column(write, unit_column)
-    replace_where = _text(defined, "replace_where")
-    if replace_where is not None and write != "overwrite":
+    settings.ensure_unit_column()
+    if settings.replace_where is not None and write != "overwrite":
         raise InvalidRequestError(
             f"replace_where is for write='overwrite', and here it is {write!r}", remedy="Leave it out, or overwrite"
         )
-    return AssetSettings(
-        write=write,
-        schema=_text(defined, "schema"),
-        partition_expr=_by_dimension(defined, "partition_expr"),
-        partition_format=_by_dimension(defined, "partition_format"),
-        partition_by=parse_columns(defined.get("partition_by"), "partition_by"),
-        table=_text(defined, "table"),
-        schema_mode=parse_schema_mode(_text(metadata, "schema_mode")),
-        commit_metadata={**_texts(defined, "commit_metadata"), **_texts(written, "commit_metadata")},
-        merge_keys=keys,
-        replace_where=replace_where,
-        audits=as_audits(defined["audit"]) if defined.get("audit") else (),  # type: ignore[arg-type]  # it is checked
-        expect=Expectations.of(defined.get("expect"), defined.get("max_quarantined")),
-        quarantine=_text(defined, "quarantine"),
-        changes=changes,
-        properties=_texts(defined, "properties"),
-        unit=None if (unit := defined.get("unit")) is None else parse_choice("unit", unit, UNIT_KINDS),
-        unit_column=unit_column,
-        on_redo=None if (on_redo := defined.get("on_redo")) is None else parse_choice("on_redo", on_redo, ON_REDO),
-        exactly_once=_flag(defined, "exactly_once"),
-    )
-
-
-def _changes(write: str, defined: Mapping[str, object]) -> Changes | None:
-    """What the definition says of change events. Raises InvalidRequestError, as `parse_changes`."""
-    change_settings: dict[str, object] = {
-        name: parse_columns(defined.get(name), name) for name in ("sequence_by", "except_columns")
-    }
-    change_settings |= {name: _text(defined, name) for name in ("delete_when", "envelope", "tombstone_retention")}
-    change_settings |= {name: defined.get(name) for name in ("scd", "full_snapshot")}
-    return parse_changes(write, change_settings)
+    return settings
 
 
 def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings:
@@ -234,7 +172,7 @@ def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings
                 f"The input's metadata has both {prefix}version and {prefix}timestamp", remedy="Give one of them"
             )
     return InputSettings(
-        columns=parse_columns(input_metadata.get("columns"), "columns"),
+        columns=_columns(input_metadata, "columns"),
         version=_number(input_metadata, "version"),
         timestamp=_text(input_metadata, "timestamp"),
         starting_version=_number(input_metadata, "starting_version"),
@@ -308,8 +246,9 @@ def parse_choice(name: str, value: object, choices: Sequence[Choice]) -> Choice:
     return choices[choices.index(value)]
 
 
-def parse_columns(value: object, key: str) -> tuple[str, ...] | None:
+def _columns(metadata: Mapping[str, object], key: str) -> tuple[str, ...] | None:
     """A list of column names; one name may stand for a list of one."""
+    value = metadata.get(key)
     if value is None:
         return None
     names = (value,) if isinstance(value, str) else value
@@ -369,3 +308,31 @@ def _by_dimension(metadata: Mapping[str, object], key: str) -> Mapping[str, str]
             f"The metadata {key!r} is neither a string nor a string for each dimension", cause=f"It is {value!r}"
         )
     return dict(by_dimension)
+
+
+def _one_of(choices: Sequence[str]) -> Callable[[Mapping[str, object], str], str | None]:
+    def parse(metadata: Mapping[str, object], key: str) -> str | None:
+        value = metadata.get(key)
+        return None if value is None else parse_choice(key, value, choices)
+
+    return parse
+
+
+def _any(default: object) -> Callable[[Mapping[str, object], str], Any]:
+    return lambda metadata, key: metadata.get(key) or default
+
+
+_PARSERS: Mapping[str, Callable[[Mapping[str, object], str], Any]] = {
+    **dict.fromkeys(("merge_keys", "partition_by", "sequence_by", "except_columns"), _columns),
+    **dict.fromkeys(("table", "schema", "schema_mode", "quarantine", "unit_column", "replace_where"), _text),
+    **dict.fromkeys(("delete_when", "envelope", "tombstone_retention"), _text),
+    **dict.fromkeys(("partition_expr", "partition_format"), _by_dimension),
+    **dict.fromkeys(("scd", "expect", "max_quarantined"), _any(None)),
+    "full_snapshot": _any(False),
+    "audit": _any(()),
+    "properties": _texts,
+    "exactly_once": _flag,
+    "unit": _one_of(UNIT_KINDS),
+    "on_redo": _one_of(ON_REDO),
+}
+"""How the value of a key is read. `write` and `commit_metadata` have rules of their own."""
