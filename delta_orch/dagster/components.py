@@ -37,6 +37,7 @@ from delta_orch.pipeline.maintenance import MaintenancePolicy
 from delta_orch.pipeline.step import Step
 from delta_orch.pipeline.target_table import RowGuard, snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo
+from delta_orch.pipeline.write_settings import MEANINGS, SETTINGS
 from delta_orch.statements.run import parse_replacement
 from delta_orch.verbs.change_events import Envelope
 
@@ -90,12 +91,8 @@ def _context() -> dg.AssetExecutionContext:
 
 _DUE = MaintenancePolicy()
 _OF_POLICY = [field.name for field in fields(MaintenancePolicy)]
-_OF_ASSET = (
-    *("write", "merge_keys", "sequence_by", "delete_when", "except_columns", "scd", "envelope", "tombstone_retention"),
-    *("partition_by", "properties", "audit", "expect", "max_quarantined", "quarantine"),
-    *("unit_column", "on_redo", "exactly_once", "group_name"),
-)
 _OF_CHANGES = ("full_snapshot", "consumer", "bootstrap", "on_recreated", "max_versions", "schema_mode")
+_OF_ASSET = (*(name for name in SETTINGS if name not in _OF_CHANGES), "group_name")
 _OF_FILES = (
     *("format", "pattern", "options", "schema_mode", "on_error", "on_changed", "compression", "encoding"),
     *("source_file", "settle_seconds", "order", "names_ascend", "max_files", "max_bytes"),
@@ -110,6 +107,11 @@ def about(text: str) -> dg.Resolver:
     """The description of a key. Dagster drops that of a `Field` with a default."""
     described: dg.Resolver = dg.Resolver.default(description=text)
     return described
+
+
+def setting(name: str) -> dg.Resolver:
+    """The description of a key that is a setting of every write."""
+    return about(MEANINGS[name])
 
 
 class DeltaStore(dg.Model, dg.Resolvable):
@@ -317,29 +319,21 @@ class _WritingComponent(_DeltaComponent):
 
     key: Annotated[str, about("The asset key, its parts separated by slashes.")]
     table_uri: Annotated[str, about("The table to write.")]
-    merge_keys: Annotated[list[str] | None, about("The columns that identify a row, for `merge` and `cdc`.")] = None
-    sequence_by: Annotated[str | list[str] | None, about("The columns that order the events of a key, for `cdc`.")] = (
-        None
-    )
-    delete_when: Annotated[str | None, about("A predicate, true where a row deletes its key, for `cdc`.")] = None
-    except_columns: Annotated[list[str] | None, about("Columns that the table does not get, for `cdc`.")] = None
-    scd: Annotated[Literal[1, 2] | None, about("1: the newest row of each key. 2: all versions. For `cdc`.")] = None
-    envelope: Annotated[Envelope | None, about("What the rows are wrapped in, for `cdc`.")] = None
-    tombstone_retention: Annotated[str | None, about("How long deleted keys are remembered, for `cdc`.")] = None
-    partition_by: Annotated[list[str] | None, about("Partition columns of a new table.")] = None
-    properties: Annotated[dict[str, str] | None, about("Properties of a new table.")] = None
-    audit: Annotated[
-        dict[str, Any], about("Before the commit must hold: name → a predicate, or the arguments of an `Audit`.")
-    ] = Field({})
-    expect: Annotated[
-        dict[str, Any], about("Rules for each row: name → the arguments of an `Expect`, `rule` and `action`.")
-    ] = Field({})
-    max_quarantined: Annotated[
-        int | float | None, about("The most rows in quarantine, or their greatest share (0.0 to 1.0).")
-    ] = None
-    quarantine: Annotated[str | None, about("Where they go. None: `<table_uri>_quarantine`.")] = None
-    unit_column: Annotated[str | None, about("A text column that is filled with the unit of each row.")] = None
-    on_redo: Annotated[OnRedo, about("What a run does that is executed again.")] = "replace"
+    merge_keys: Annotated[list[str] | None, setting("merge_keys")] = None
+    sequence_by: Annotated[str | list[str] | None, setting("sequence_by")] = None
+    delete_when: Annotated[str | None, setting("delete_when")] = None
+    except_columns: Annotated[list[str] | None, setting("except_columns")] = None
+    scd: Annotated[Literal[1, 2] | None, setting("scd")] = None
+    envelope: Annotated[Envelope | None, setting("envelope")] = None
+    tombstone_retention: Annotated[str | None, setting("tombstone_retention")] = None
+    partition_by: Annotated[list[str] | None, setting("partition_by")] = None
+    properties: Annotated[dict[str, str] | None, setting("properties")] = None
+    audit: Annotated[dict[str, Any], setting("audit")] = Field({})
+    expect: Annotated[dict[str, Any], setting("expect")] = Field({})
+    max_quarantined: Annotated[int | float | None, setting("max_quarantined")] = None
+    quarantine: Annotated[str | None, setting("quarantine")] = None
+    unit_column: Annotated[str | None, setting("unit_column")] = None
+    on_redo: Annotated[OnRedo, setting("on_redo")] = "replace"
     exactly_once: Annotated[bool, about("False: a run that is executed again goes on from the cursor.")] = True
     group_name: Annotated[str | None, about("The group of the asset.")] = None
 
@@ -355,9 +349,9 @@ class DeltaIncrementalComponent(_WritingComponent):
     write: Annotated[Write | None, about("What the rows replace. None: overwrite_changed, the changed partitions.")] = (
         None
     )
-    full_snapshot: Annotated[bool, about("The rows are all keys, others are deleted, for `cdc`.")] = False
+    full_snapshot: Annotated[bool, setting("full_snapshot")] = False
     consumer: Annotated[str | None, about("The name of the cursor, if another asset has the same two tables.")] = None
-    schema_mode: Annotated[Literal["merge", "overwrite"] | None, about("How the schema follows.")] = None
+    schema_mode: Annotated[Literal["merge", "overwrite"] | None, setting("schema_mode")] = None
     bootstrap: Annotated[Bootstrap, about("Where the first run begins.")] = "snapshot"
     on_recreated: Annotated[OnRecreated, about("What to do when the source was recreated.")] = "error"
     max_versions: Annotated[int | None, about("The most versions of the source in one run.")] = None

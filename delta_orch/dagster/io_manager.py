@@ -74,7 +74,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.target_table import OPS, RowGuard, schema_of_new_table, snapshot_or_none
 from delta_orch.pipeline.unit import ON_REDO, Attempt, StepReport
-from delta_orch.pipeline.write_settings import BY_KEYS, refuse_old_names
+from delta_orch.pipeline.write_settings import BY_KEYS, MEANINGS, refuse_old_names
 from delta_orch.protocol.types import StructType
 from delta_orch.writing.target import split_options
 
@@ -125,30 +125,22 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         "the rows with the same merge_keys, insert the others. cdc: rows are change events, in any order. error, "
         "ignore: look before writing, and fail or do nothing where there is data already.",
     )
-    merge_keys: list[str] = Field(default=[], description="The columns that identify a row, for merge and cdc.")
+    merge_keys: list[str] = Field(default=[], description=MEANINGS["merge_keys"])
     storage_options: dict[str, str] = Field(
         default={},
         repr=False,
         description="Options of the store. Give secrets as dg.EnvVar: Dagster shows plain values in its UI.",
     )
-    properties: dict[str, str] = Field(default={}, description="Properties of tables that are created (delta.*).")
+    properties: dict[str, str] = Field(default={}, description=MEANINGS["properties"])
     unit: str = Field(
         default="partition",
         description="What is written by one run. partition: its partitions; of an asset without partitions the asset, "
         "or with append, merge and cdc what the run adds. run: what the run adds to its partitions, to which other "
         "runs add, too.",
     )
-    unit_column: str | None = Field(
-        default=None,
-        description="A text column that is filled with the unit of each row. With append, a unit that is done again is "
-        "replaced by it, also after compaction and when the log is gone.",
-    )
-    on_redo: str = Field(
-        default="replace",
-        description="What a unit does that is done again. replace: its new rows take the place of those it wrote. "
-        "keep: it stays as it is. add: the new rows stand beside the old ones.",
-    )
-    exactly_once: bool = Field(default=True, description="False: every attempt writes, and no unit is recorded.")
+    unit_column: str | None = Field(default=None, description=MEANINGS["unit_column"])
+    on_redo: str = Field(default="replace", description=MEANINGS["on_redo"])
+    exactly_once: bool = Field(default=True, description=MEANINGS["exactly_once"])
     engine: str = Field(default="auto", description="auto, spark or local. auto follows the value.")
     conflict_retries: int = Field(
         default=DEFAULT_CONFLICT_RETRIES,

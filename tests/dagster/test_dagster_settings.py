@@ -1,0 +1,42 @@
+"""Every way to say how rows are written has the settings of `pipeline.write_settings`, with the same defaults."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from inspect import Parameter, signature
+from typing import Any
+
+import pytest
+
+from delta_orch.dagster import DeltaIncrementalComponent, DeltaLakeIOManager, DeltaOut, delta_asset
+from delta_orch.dagster.settings import DEFINED_KEYS, MEANINGS
+from delta_orch.pipeline.write_settings import SETTINGS, WriteSettings, refuse_old_names
+from scripts.site_reference import described
+
+DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(WriteSettings)}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_is_an_argument_of_every_way_to_write(name: str) -> None:
+    parameter = signature(delta_asset).parameters[name]
+    assert parameter.kind is Parameter.KEYWORD_ONLY
+    assert parameter.default == DEFAULTS[name]
+    assert {one.name: one.default for one in fields(DeltaOut)}[name] == DEFAULTS[name]
+    component = DeltaIncrementalComponent.model_fields[name]
+    default = component.get_default(call_default_factory=True)
+    assert default == DEFAULTS[name] or (default == {} and not DEFAULTS[name])
+    assert name in DEFINED_KEYS
+    assert DEFAULTS[name] is not MISSING
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_is_described_wherever_it_is_one(name: str) -> None:
+    for entry in (delta_asset, DeltaOut, DeltaIncrementalComponent):
+        assert name in {part.strip() for names in described(entry) for part in names.split(",")}
+    assert MEANINGS[name].endswith(".")
+    if name in DeltaLakeIOManager.model_fields:
+        assert DeltaLakeIOManager.model_fields[name].description
+
+
+def test_no_setting_has_an_old_name() -> None:
+    refuse_old_names(SETTINGS)
