@@ -28,10 +28,10 @@ def test_a_setting_is_an_argument_with_the_same_default(name: str) -> None:
 
 def test_an_operator_hands_over_its_settings() -> None:
     task = DeltaWriteOperator(
-        task_id="t", table_uri="/t", python_callable=lambda: None, write="cdc", merge_keys=["id"], sequence_by="at", scd=2,
-        partition_by=["day"], max_quarantined=3, on_redo="keep",
+        task_id="t", table_uri="/t", python_callable=lambda: None, write="cdc", merge_keys=["id"], sequence_by="at",
+        scd=2, partition_by=["day"], unit_column=None, on_redo="keep",
     )  # fmt: skip
     expected = WriteSettings(
-        write="cdc", merge_keys=["id"], sequence_by="at", scd=2, partition_by=["day"], max_quarantined=3, on_redo="keep"
+        write="cdc", merge_keys=["id"], sequence_by="at", scd=2, partition_by=["day"], on_redo="keep"
     )
     assert task.settings == expected
