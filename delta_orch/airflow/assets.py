@@ -42,9 +42,9 @@ def delta_table_asset(
         table_uri: Absolute: a URI, a path starting with `/`, a `Path` or an `ObjectStoragePath`.
         group: The asset's group.
         extra: Metadata of the asset; no credentials.
-        watch: Let the triggerer watch the table. Each commit that changes data is then an event of the asset, whoever
-            makes it (`DeltaCommitTrigger`). Tasks that write the table should not have the asset in their `outlets`
-            then, or each of their commits is reported twice.
+        watch: Let the triggerer watch the table. Each commit that changes data is then an event of the asset, also
+            those of other writers (`DeltaCommitTrigger`). Tasks that write the table should not have the asset in
+            their `outlets` then, or each of their commits is reported twice.
         poll_interval: Seconds between looks at the table.
         delta_conn_id: The connection with the storage options, for the watcher.
 

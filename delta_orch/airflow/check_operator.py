@@ -56,7 +56,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         exact_columns: No other columns are allowed.
         rows: Name of the check → a predicate in Spark SQL that every row must satisfy. A null counts as a violation.
             (templated)
-        where: Only these rows are looked at by `rows` and `min_rows`. (templated)
+        where: `rows` and `min_rows` check only these rows. (templated)
         min_rows: The smallest number of rows. (templated)
         max_age: Data has changed within this time: a `timedelta`, or seconds.
         max_health: Field of `TableHealth` → the largest number that passes: `{"num_small_files": 100}`.
@@ -316,7 +316,7 @@ def delta_write_audit_publish(
         delta_conn_id: The connection with the storage options.
         if_unchanged: As `DeltaPublishOperator`. By default true where a check is about the whole table: one with
             `python_callable`, or with `min_rows` and no `where`. What holds for each row needs it not.
-        outlets: Assets that are told of the commit; filled in as for every task.
+        outlets: Assets that get an event of the commit; filled in as for every task.
         default_args: Of all tasks of the group: `retries`, …
         **write: Arguments of `DeltaWriteOperator`; with `merge_keys` or `on`, of `DeltaMergeOperator`.
 

@@ -96,7 +96,7 @@ def delta_changes_task(python_callable: UserFunction | None = None, **kwargs: Op
 
 
 class _MappedDecorator(_TaskDecorator):  # type: ignore[misc]
-    """As Airflow's; what it is mapped over is looked at when the DAG is parsed."""
+    """Airflow's decorator, which also checks the mapped values when the DAG is parsed."""
 
     def _expand(self, expand_input: ExpandInput, *, strict: bool) -> XComArg:
         ensure_mapped(self.operator_class, self.kwargs, expand_input.value)

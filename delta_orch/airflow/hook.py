@@ -90,8 +90,8 @@ def read_settings(conn_id: str, extra: str | None) -> ConnectionSettings:
     secrets = {text for place in places[:2] for name, value in place.items() for text in _secrets_of(name, value)}
     secrets.update(text for value in hidden.values() for text in _texts(value))
     texts = [value if isinstance(value, str) and value else None for value in (root, page)]
-    said = [text for value in (root, page, *options.values(), *shown.values()) for text in _texts(value)]
-    secrets.update(secret for text in said for secret in secrets_in(text))
+    texts_to_search = [text for value in (root, page, *options.values(), *shown.values()) for text in _texts(value)]
+    secrets.update(secret for text in texts_to_search for secret in secrets_in(text))
     return ConnectionSettings(texts[0], joined, frozenset(secrets), exposed, texts[1])  # type: ignore[arg-type]  # checked by the store
 
 

@@ -55,7 +55,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             batches of the tables that have changes (with `overwrite_partitions` of all tables), and one commit holds
             all cursors. Or a `FileSource`: the files that the target has not loaded yet, each once (docs/files-in.md).
             The function gets a `FileBatch` then, and without a function the rows are written as they are. A source
-            without storage options has those of the connection. (templated, but for a `FileSource`)
+            without storage options has those of the connection. (templated, except a `FileSource`)
         target: The table written to; the first commit creates it. (templated)
         python_callable: `(batch, …) -> rows`. A `FileSource` needs none.
         op_args: Positional arguments after the batch. (templated)
@@ -281,7 +281,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         return first
 
     def _ensure_own_cursor(self, run: TaskRun, reader: IncrementalReader) -> None:
-        """Two tasks of one run that go by one cursor each get what the other has not read: rows are lost."""
+        """Fail if another task of this run uses the same cursor: each would get only what the other has not read."""
         app_id = cdc_app_id(reader.consumer, reader.source.snapshot().metadata.id)
         if reader.target.snapshot().txn_version(app_id) is None:
             return
@@ -289,7 +289,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         info = {} if commit is None else commit.commit_info or {}
         if commit is not None and run.is_of_run(info) and not run.is_of_task(info):
             raise self.refusal(
-                f"goes by the cursor {app_id!r} of {reader.target.uri}, and so does another task or map index of this "
+                f"uses the cursor {app_id!r} of {reader.target.uri}, and so does another task or map index of this "
                 f"run, which has moved it in version {commit.version}",
                 cause="Each of them would be handed only what the other has not read",
                 remedy="Give each a cursor of its own: consumer='{{ … }}'",

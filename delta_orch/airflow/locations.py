@@ -103,7 +103,7 @@ def is_output(value: object) -> bool:
 
 
 def ensure_location(text: str) -> None:
-    """Refuse what is bent by whoever takes it for a path or a URI.
+    """Fail on a text that readers of paths or URIs would change.
 
     Raises:
         InvalidRequestError: It is empty or has a part that a table's location cannot have.

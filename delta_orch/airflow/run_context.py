@@ -155,7 +155,7 @@ class TaskRun:
 
     @property
     def order(self) -> int:
-        """Where the attempt stands among those of its unit."""
+        """The order of the attempt among those of its unit."""
         return self.started_ms * TRIES + min(self.try_number, TRIES - 1)
 
     def writer(self, writer: str | None = None, name: str | None = None) -> str:
@@ -292,7 +292,7 @@ def _written_twice(run: TaskRun, recorded: RecordedUnit, task_id: object, map_in
 
 
 def mapped_name(arguments: Mapping[str, object]) -> str | None:
-    """The mapped arguments of a task instance as text, whatever its index is; None if they are not JSON values."""
+    """The mapped arguments of a task instance as text, without its index. None if they are not JSON values."""
     if not is_json(arguments):
         return None
     text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=os.fspath)
@@ -518,7 +518,7 @@ def leaves_rows(tasks: OtherTasks, step: Step, *, replaces: bool, whole: bool) -
     Args:
         tasks: Beside the one that writes.
         step: Its write.
-        replaces: It puts rows in the place of others; a delete only takes them away, whoever wrote them.
+        replaces: The write replaces rows of others. A delete removes rows of any writer.
         whole: It replaces every row: its runs have an order of their own.
     """
     if step.attempt is None:
@@ -584,7 +584,7 @@ def ensure_same_instances(tasks: OtherTasks, step: Step) -> None:
         return
     run = tasks.run
     own = UnitName.of(step.attempt.units[0].name)
-    # An overwrite selects the rows that it replaces, whoever wrote them.
+    # An overwrite replaces the rows that it selects, of any writer.
     is_checked = step.mode in ADDING or step.mode == "overwrite_partitions" or run.map_index >= 0
     if own is None or not is_checked or step.mode not in (*ADDING, *REPLACING):
         return

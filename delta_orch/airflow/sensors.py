@@ -216,7 +216,7 @@ class DeltaTableVersionSensor(DeltaSensor):
 class DeltaConditionSensor(DeltaSensor):
     """Base of the sensors that wait for a condition; subclasses name it by `condition`.
 
-    The table is looked at closely once a version. The XCom is `{table_uri, version, timestamp_ms}` of the version that
+    Each version of the table is checked once. The XCom is `{table_uri, version, timestamp_ms}` of the version that
     fulfilled the condition, and what the condition adds.
     """
 

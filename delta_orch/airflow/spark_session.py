@@ -26,7 +26,7 @@ _INTERRUPT_S = 3.0
 def task_spark_session(spark_conf: Mapping[str, str] | None, app_name: str) -> Iterator[SparkSession | None]:
     """A session for the duration of a task, or None where `spark_conf` is None.
 
-    A session that is already running is used as it is and left running: it belongs to whoever started it. Only a
+    A session that is already running is used as it is and left running, because another owner started it. Only a
     session started here is stopped at the end.
 
     Args:

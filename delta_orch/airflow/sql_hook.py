@@ -82,7 +82,7 @@ class DeltaCursor:
     Attributes:
         description: Of each column of the last statement its name, its Arrow type as a text, and five times None.
         rowcount: The rows of the last statement, -1 before the first one.
-        arraysize: How many rows `fetchmany` gives unless it is told.
+        arraysize: How many rows `fetchmany` returns by default.
     """
 
     def __init__(self, hook: DeltaHook) -> None:

@@ -267,7 +267,7 @@ class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # t
     and is not skipped, so the tasks after it run. But it emits no asset event.
 
     If `outlets` or `inlets` are not given, the operator fills them in. It takes assets that were given as locations.
-    For a table that was given in another way, it takes the asset with the table's URI, whatever its name is. No event
+    For a table that was given in another way, it takes the asset with the table's URI, under any name. No event
     is emitted if no DAG has declared such an asset, or if the asset is watched: then the watcher reports the commit
     (`delta_table_asset(watch=True)`).
 
@@ -315,7 +315,7 @@ class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # t
         outlet = outlet_for(table_uri) if self._fills_outlets else None
         if outlet is not None:
             self.outlets = [outlet]
-            # An asset that is named is the one that is told.
+            # A named asset gets the events.
             self._fills_outlets = not isinstance(outlet, Asset)
 
     def reads_from(self, *tables: object) -> None:

@@ -118,7 +118,7 @@ class WatchTrigger(BaseTrigger):  # type: ignore[misc]
     Args:
         table_uri: As for the sensor, already rendered.
         delta_conn_id: The connection with the storage options.
-        seen_version: A version that was looked at already.
+        seen_version: A version that was checked already.
         poll_interval_s: Seconds between polls.
         end_time_ms: When to give up, in milliseconds since the epoch; None for never.
     """
@@ -322,7 +322,7 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
         if not keeps_state():
             raise needs_newer(
                 "Watching a table (DeltaCommitTrigger, watch=True)",
-                cause="Older ones keep no state of assets: commits made while no triggerer runs would never be told",
+                cause="Older ones keep no state of assets: commits while no triggerer runs would never become events",
                 remedy="Let the writing tasks tell the asset (outlets), or wait with DeltaTableVersionSensor",
             )
         ensure_interval(poll_interval_s)
@@ -369,7 +369,7 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
         is_behind = True
         yielded: deque[tuple[Look, TailCursor]] = deque()
         async for look in shared_stream:
-            # Only now: an event that Airflow has not kept is told again.
+            # Only now, because an event that Airflow has not stored is sent again.
             while yielded and yielded[0][0].is_kept:
                 await self._remember(yielded.popleft()[1])
             is_behind |= look.has_news
@@ -423,7 +423,7 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
                 self.log.exception(_UNREADABLE, self.table_uri)
                 await asyncio.sleep(self.poll_interval_s)
                 continue
-            # At once: what is committed from here on must be told, also by a triggerer that starts later.
+            # At once, so that a triggerer that starts later reports every commit from here on.
             await self._remember(cursor)
             return cursor
         return NO_TABLE

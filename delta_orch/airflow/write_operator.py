@@ -104,7 +104,7 @@ class DeltaStepOperator(DeltaUnitOperator):
         self.spark_conf = spark_conf
         self.spark_conn_id = spark_conn_id
         if not (is_output(op_args) or is_output(op_kwargs)):
-            self._ensure_taken(python_callable)
+            self._ensure_parameters(python_callable)
         ensure_list("merge_keys", merge_keys)
         ensure_choice("schema_mode", schema_mode, (None, "merge", "overwrite"))
         checked = replace(self.settings, max_quarantined=None) if is_template(max_quarantined) else self.settings
@@ -153,7 +153,7 @@ class DeltaStepOperator(DeltaUnitOperator):
         """Call it with `args` and `op_args`, and with those of `op_kwargs`, `spark` and the task context that its
         signature asks for."""
         assert self.python_callable is not None
-        self._ensure_taken(self.python_callable)
+        self._ensure_parameters(self.python_callable)
         offered = {} if spark is None else {"spark": spark}
         positional = (*args, *self.op_args)
         named = determine_kwargs(self.python_callable, positional, {**context, **offered, **self.op_kwargs})
@@ -161,7 +161,7 @@ class DeltaStepOperator(DeltaUnitOperator):
         self.ensure_alive()
         return rows
 
-    def _ensure_taken(self, function: UserFunction | None) -> None:
+    def _ensure_parameters(self, function: UserFunction | None) -> None:
         """Refuse arguments that the function has no parameters for: it would go on without them."""
         if function is None:
             return
@@ -179,7 +179,7 @@ class DeltaWriteOperator(DeltaStepOperator):
 
     **Exactly once.** Each run of the task is a unit of work, see `DeltaUnitOperator`. A crash never doubles: a retry
     that finds the commit of the attempt before it ends without calling the function (`recovered`). Doing it again
-    replaces: a clear or a backfill puts the new rows in the place of exactly those that the unit wrote before
+    replaces: a clear or a backfill replaces exactly the rows that the unit wrote before
     (`replaced`). Late never wins: an attempt that began before the newest one of its unit changes nothing (`fenced`).
 
     Overwrites of a whole table are ordered by data interval, over all runs of the task: a late run of an older interval
@@ -200,7 +200,7 @@ class DeltaWriteOperator(DeltaStepOperator):
         write: What becomes of the rows that are there. `append` keeps them. `merge` updates those with the same
             `merge_keys` and inserts the others. `cdc` applies them as change events, in any order. `overwrite` replaces
             all, or those of `replace_where`; `overwrite_partitions` those of the partitions that the rows belong to.
-            `error` and `ignore` write only where there is no table (looked at before the function runs).
+            `error` and `ignore` write only where there is no table (checked before the function runs).
         replace_where: With `overwrite`: replace the rows this predicate holds for, and refuse others. (templated)
         merge_keys: With `merge` and `cdc`: the columns that identify a row. (templated)
         sequence_by, delete_when, except_columns, scd, full_snapshot, envelope, tombstone_retention: With `cdc`, as of

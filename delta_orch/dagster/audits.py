@@ -62,7 +62,7 @@ def _checks(
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         is_new, passed = _passed_in_run(context, key)
         if expect is not None:
-            yield from _told_rules(context, key, expect)
+            yield from _reported_rules(context, key, expect)
         table_of = getattr(getattr(context.resources, manager), "table_of", None)
         if table_of is None:
             raise InvalidRequestError(
@@ -106,7 +106,7 @@ def _passed_in_run(context: dg.AssetCheckExecutionContext, key: dg.AssetKey) -> 
     return False, set()
 
 
-def _told_rules(
+def _reported_rules(
     context: dg.AssetCheckExecutionContext, key: dg.AssetKey, expect: Expectations
 ) -> Iterator[dg.AssetCheckResult]:
     """What the last materialization has found of the rules."""

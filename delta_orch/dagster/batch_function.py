@@ -1,4 +1,4 @@
-"""The function of an incremental asset, and what Dagster is told of it."""
+"""The function of an incremental asset, and its description for Dagster."""
 
 # No postponed annotations in this file: Dagster reads them as they are.
 

@@ -151,7 +151,7 @@ class _DeltaComponent(DeltaStore, dg.Component):
 
 
 def _texts(value: object) -> Iterator[str]:
-    """The texts in a value, of whatever depth."""
+    """The texts in a value, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -184,7 +184,7 @@ class _Scaffolder(dg.Scaffolder[Any]):
 
 
 def _uri(table: str) -> str:
-    """The same place whatever directory Dagster is started in, and another one where the variable is set."""
+    """The same location from every working directory. The variable, if it is set, names another one."""
     return f"{{{{ env('DELTA_LAKE', context.project_root ~ '/lake') }}}}/{table}"
 
 
@@ -517,7 +517,7 @@ def _function(reference: str, context: dg.ComponentLoadContext) -> Callable[...,
             place, _, name = reference.rpartition(".")
             module = import_module(place)
         function: Callable[..., object] = getattr(module, name)
-    # The module is the user's, and whatever it raises is about this component.
+    # The module belongs to the user, and each of its errors is about this component.
     except Exception as error:
         raise InvalidRequestError(
             f"The function {reference!r} cannot be loaded",

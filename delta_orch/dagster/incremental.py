@@ -223,7 +223,7 @@ def delta_asset(
             its own; otherwise name one. `overwrite_partitions` replaces the partitions the rows lie in; `append` adds
             the rows; `merge` updates the rows that have the same `merge_keys` and inserts the others; `overwrite`
             replaces all, and there `batch.scan()` reads the whole source; `cdc` applies the rows as change events, in
-            whatever order they come (`DeltaTable.apply_changes`).
+            any order (`DeltaTable.apply_changes`).
         merge_keys: The columns that identify a row, for `merge` and `cdc`.
         sequence_by, delete_when, except_columns, scd, envelope, tombstone_retention: With `cdc`, as of
             `DeltaTable.apply_changes` (docs/late-rows.md).
@@ -247,7 +247,7 @@ def delta_asset(
         quarantine: Where these rows go: a location in the same store, by default `<table>_quarantine`.
         unit_column: A text column that is filled with the unit of each row. See `DeltaLakeIOManager`.
         on_redo: What a run does that is executed again: `replace`, `keep` or `add`. See `DeltaLakeIOManager`.
-        exactly_once: False: a run that is executed again goes on from the cursor, whatever it wrote.
+        exactly_once: False: a run that is executed again goes on from the cursor and replaces no rows.
         engine: `auto`, `spark` or `local`.
         conflict_retries: How often the step runs again after a conflict with the commit of another writer.
         kinds: In addition to `deltalake`.
@@ -577,7 +577,7 @@ def process(
     context.log.info(report.sentence())
     seconds = time.perf_counter() - started
     is_news = report.outcome not in ("nothing new", "fenced")
-    is_news = is_news or _has_untold_commit(
+    is_news = is_news or _has_unreported_commit(
         context.instance, key, report, [one.cursor_prefix for one in readers.values()]
     )
     yield from _results_of(context, key, step, report, returned(), seconds, is_news=is_news)
@@ -596,7 +596,7 @@ def _results_of(
     """The event of an asset that a run yields: a materialization, or an observation where there was nothing new.
 
     Args:
-        is_news: The table has rows that Dagster has not been told of.
+        is_news: The table has rows that no event of Dagster reports.
     """
     name = ".".join(key.path)
     definition = context.assets_def.metadata_by_key.get(key)
@@ -633,7 +633,7 @@ def _has_downstream_in_run(context: dg.AssetExecutionContext, key: dg.AssetKey) 
     return bool(layer.asset_graph.get(key).child_keys & set(layer.selected_asset_keys))
 
 
-def _has_untold_commit(
+def _has_unreported_commit(
     instance: dg.DagsterInstance, key: dg.AssetKey, report: StepReport, prefixes: Sequence[str]
 ) -> bool:
     """Whether a run of the asset has changed rows since the last materialization that Dagster has of it: it was killed
@@ -654,7 +654,7 @@ def _has_untold_commit(
 
 
 def _check_results_that_stand(context: dg.AssetExecutionContext, asset: dg.AssetKey) -> Iterator[dg.AssetCheckResult]:
-    """The last results of the asset's own checks: the table is the one they looked at."""
+    """The last results of the asset's own checks. The table has not changed since."""
     for key in (key for key in context.selected_asset_check_keys if key.asset_key == asset):
         # Runs that have no result yet have a record, too: this one, and those that were canceled.
         records = context.instance.event_log_storage.get_asset_check_execution_history(key, limit=_LATEST_CHECKS)
@@ -726,7 +726,7 @@ def _remember(asset: dg.AssetsDefinition, tables: Mapping[dg.AssetKey, TableOrKe
 
 
 def ensure_own_cursors(context: dg.AssetExecutionContext, key: dg.AssetKey) -> None:
-    """Check that no other asset of the code location goes by a cursor of this one. Of a run that was not launched from
+    """Check that no other asset of the code location uses a cursor of this one. Of a run that was not launched from
     a code location the assets of its job are known.
 
     Raises:
@@ -748,7 +748,7 @@ def ensure_own_cursors(context: dg.AssetExecutionContext, key: dg.AssetKey) -> N
 
 
 def _cursors(asset: dg.AssetsDefinition, key: dg.AssetKey) -> set[tuple[str | None, ...]]:
-    """The cursors of an incremental asset: where they are, what they are called, and of which tables."""
+    """The cursors of an incremental asset: their table, their name, and their source."""
     tables = INCREMENTAL[asset.node_def]
     table = place_of(tables.written[asset.get_output_name_for_asset_key(key)])
     return {(table, tables.consumer, name, place_of(source)) for name, source in tables.sources.items()}

@@ -292,7 +292,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             where = selection.predicate(schema)
         # The value of an op may have other columns in every run; an asset's are those of its table.
         of_op = "overwrite" if mode == "overwrite" and not is_asset else None
-        # What an op was given is told by the mode, which may be set at run time.
+        # The mode tells which rows the op returned, and the run may set it.
         about = {"write": mode} if not is_asset else {} if selection is None else selection.described
         # What the IO manager says is for those of its assets whose rows are not found by their keys.
         unit_column = settings.unit_column or (None if mode in BY_KEYS else self.unit_column)
@@ -410,7 +410,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             where = f"at {uri}" if named is None else f"that the resource or variable {named} names"
             raise InvalidRequestError(
                 f"{input_name(context)} is a table {where}, which this IO manager does not keep",
-                cause=f"It would be loaded from {table.uri}, whatever lies there",
+                cause=f"It would be loaded from {table.uri}, which may be another table",
                 remedy="Name the asset in deps, and read the table through a DeltaTableResource",
                 uri=table.uri,
             )
@@ -436,7 +436,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
 
 
 def _written_metadata(context: dg.OutputContext) -> Mapping[str, object]:
-    """What the function said of its output, and with `add_asset_metadata` of its asset."""
+    """The metadata that the function added to its output, and by `add_asset_metadata` to its asset."""
     if not context.has_asset_key or not is_in_run(context):
         return context.output_metadata
     step, key = context.step_context, context.asset_key
@@ -463,8 +463,8 @@ def _report_nothing(context: dg.OutputContext, place: Place) -> None:
 
 
 def _within(mode: Mode, selection: PartitionSelection | None, schema: StructType) -> tuple[Expression, ...]:
-    """Where the rows must lie. A merge is told the partitions one by one, as it must not move rows between them; and so
-    is `cdc`, where each can be a snapshot."""
+    """Where the rows must lie. A merge gets the partitions one by one, because it must not move rows between them. So
+    does `cdc`, where each partition can be a snapshot."""
     if selection is None or mode not in _WITHIN:
         return ()
     one_by_one = mode in BY_KEYS
@@ -537,7 +537,7 @@ def check_on_loading(resource: Any, check: AssetCheck) -> Any:
     """A resource's definition that checks the assets whose outputs it manages, as Dagster binds it to them:
     `Definitions.validate_loadable`, `dg check defs`, and the start of a code location fail where the check does.
 
-    Dagster tells a resource nothing of the assets it is bound to, so they are looked up in the function that binds it.
+    Dagster passes a resource nothing about its assets, so they are read from the function that binds it.
     Where a release of Dagster has none of that name, the checks are made when the asset runs, before it writes.
 
     Args:

@@ -93,7 +93,7 @@ def build_delta_maintenance_assets(
         key_prefix: Of the asset keys.
         group_name: Of the assets.
         pool: A concurrency pool, so that maintenance does not crowd out the pipeline; None for none.
-        automation_condition: When a table is looked at.
+        automation_condition: When a table is checked.
 
     Raises:
         InvalidRequestError: `deps` or `consumers` names a table that is not in `tables`, a name has an empty part, two
@@ -294,7 +294,7 @@ def with_delta_maintenance(defs: dg.Definitions, **arguments: Any) -> dg.Definit
 
     Args:
         defs: The definitions whose assets write tables.
-        arguments: As of `build_delta_maintenance_assets`, but for `tables`, `deps` and `consumers`. By default
+        arguments: As of `build_delta_maintenance_assets`, except `tables`, `deps` and `consumers`. By default
             `automation_condition` measures every hour; None leaves it to you.
 
     Raises:
@@ -315,7 +315,7 @@ def with_delta_maintenance(defs: dg.Definitions, **arguments: Any) -> dg.Definit
 
 
 @dataclass(slots=True)
-class FoundTable:
+class WrittenTable:
     """A table of a code location: who writes it, and the tables that incremental assets fill from it."""
 
     resource: DeltaTableResource
@@ -323,9 +323,9 @@ class FoundTable:
     read_by: list[DeltaTableResource] = field(default_factory=list)
 
 
-def tables_of(defs: dg.Definitions) -> dict[str, FoundTable]:
+def tables_of(defs: dg.Definitions) -> dict[str, WrittenTable]:
     """The key of the first asset that writes it, as text → table."""
-    tables: dict[str, FoundTable] = {}
+    tables: dict[str, WrittenTable] = {}
     by_place: dict[str, str] = {}
     graph = defs.resolve_asset_graph()
     readers: list[tuple[str, DeltaTableResource]] = []
@@ -335,7 +335,7 @@ def tables_of(defs: dg.Definitions) -> dict[str, FoundTable]:
         if resource is None:
             continue
         name = by_place.setdefault(place_of(resource), key.to_user_string())
-        tables.setdefault(name, FoundTable(resource)).written_by.append(key)
+        tables.setdefault(name, WrittenTable(resource)).written_by.append(key)
         if asset.node_def in INCREMENTAL:
             sources = (_resolved(source, defs) for source in INCREMENTAL[asset.node_def].sources.values())
             readers += [(place_of(source), resource) for source in sources if source is not None]

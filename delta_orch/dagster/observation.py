@@ -36,7 +36,7 @@ def build_delta_observations(
     With `partitions_def` each partition is observed on its own: its data version changes when a commit changed data in
     it. An observation goes on where the last one ended, and tells of the touched partitions alone; without news it
     tells of none. The first one, and the first one after the table was recreated, tell of all partitions that hold
-    files. A partition that Dagster does not know yet is told of, too. Values outside of the partitions are passed over.
+    files. This includes partitions that Dagster does not know yet. Values outside of the partitions are passed over.
 
     Args:
         tables: Name → table. A name becomes the last part of the asset's key.
@@ -125,7 +125,7 @@ def _by_partition(versions: Mapping[str, dg.DataVersion | str]) -> dg.DataVersio
 
 
 def _last_observed(instance: dg.DagsterInstance, key: dg.AssetKey) -> TailCursor:
-    """Where the last observation ended that told of a partition: all of it has the same data version. Those of before
+    """Where the last observation of a partition ended: all of it has the same data version. Those of before
     the asset had partitions tell of none."""
     for record in _observations_of_partitions(instance, key):
         observed = record.event_log_entry.asset_observation

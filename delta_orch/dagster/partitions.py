@@ -40,7 +40,7 @@ KnownKeys = Callable[[dg.PartitionsDefinition[str]], Sequence[str]]
 _SAMPLE = 100
 """So many windows at the beginning of a definition show what a format drops."""
 _AHEAD = timedelta(days=400)
-"""How far into the future a definition without an end is looked at: past the next change of clocks."""
+"""How far into the future a definition without an end is checked: past the next change of clocks."""
 _AROUND = timedelta(hours=2)
 _STEP = timedelta(minutes=5)
 _OF = "@"
@@ -308,7 +308,7 @@ class PartitionSelection:
             ensure_one_to_one(definition, field, dimension.text_format, self.known_keys)
 
     def directories(self, schema: StructType) -> tuple[str, ...]:
-        """The columns that a new table is partitioned by where nobody has said. None, if one of them holds timestamps:
+        """The default partition columns of a new table. None, if one of them holds timestamps:
         each of their values would be a directory."""
         fields = self._fields(schema)
         return () if any(str(field.data_type).startswith("timestamp") for field in fields) else self.columns

@@ -80,7 +80,7 @@ class DagsterRun:
         """
         root = self.instance.get_run_record_by_id(self.root_run_id)
         if root is not None and recorded.order < (root.create_timestamp.timestamp() - _CLOCKS_DIFFER_S) * 1000:
-            # Begun before this root run was created. The commit need not be looked for.
+            # It began before this root run was created, so the commit need not be read.
             return "earlier"
         recorded_run = user_metadata_of(recorded.commit_info)
         run_id, retry_number = recorded_run.get("run_id"), recorded_run.get("retry_number")
@@ -194,7 +194,7 @@ def _run_page(run_id: str) -> dict[str, str]:
     base = os.environ.get(WEBSERVER_VARIABLE)
     if not base:
         return {}
-    # A password in it would be in the log for whoever reads the table.
+    # Every reader of the table would see a password in it.
     if not base.startswith(("http://", "https://")) or public_uri(base) != base:
         raise InvalidRequestError(
             f"{WEBSERVER_VARIABLE} is not the address of Dagster's UI",

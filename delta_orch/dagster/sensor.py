@@ -402,7 +402,7 @@ def _runs_that_waited(
     them and without what lies outside of the partitions by now.
 
     Args:
-        room: No more of them are looked at than are requested.
+        room: The largest number of runs to check.
 
     Raises:
         InvalidRequestError: The partitions have changed since, and a key is none of theirs.
@@ -585,7 +585,7 @@ Condition = dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]
 
 
 class DeltaAutomation:
-    """Automation conditions that go by the data versions of tables."""
+    """Automation conditions on the data versions of tables."""
 
     @staticmethod
     def on_new_data() -> Condition:

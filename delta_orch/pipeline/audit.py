@@ -1,5 +1,4 @@
-"""Audits: what must hold for the version that a step is about to make, looked at before anybody else can see it. And
-columns that somebody declared a table to have, held against those it has."""
+"""Audits, which check a version before others can see it; and the comparison of declared columns with a table's."""
 
 from __future__ import annotations
 

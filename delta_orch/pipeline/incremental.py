@@ -90,7 +90,7 @@ class ChangeBatch:
         starting_version: First version of the source in the batch; None where it stands for all versions up to
             `ending_version`: a bootstrap from a snapshot, and what a step replaces all rows by where the source has
             changed its shape, or its log is gone.
-        ending_version: Last version in the batch; the source is read as of it, whatever is committed meanwhile.
+        ending_version: Last version in the batch; the source is read as of it. Later commits do not matter.
         is_bootstrap: The target has no cursor for this source yet.
         is_recreated: The target has read another table under this name before: the source was dropped and created
             anew. Rows that came from the old one are still in the target.
@@ -231,7 +231,7 @@ class ChangeBatch:
 
     @property
     def _remedy_of_both(self) -> str | None:
-        """What the function of several tables reads, of which one is appended to and another replaced."""
+        """The remedy for a function of several tables, if one is appended to and another replaced."""
         if not (self.is_appended and self._is_replacing):
             return None
         return (
@@ -328,7 +328,7 @@ class IncrementalReader:
         without committing gives the same batch, or a longer one.
 
         Args:
-            appends: The step adds the rows of its first batch, whatever is there.
+            appends: The step adds the rows of its first batch to those that are there.
             is_whole: It replaces all rows by those of the source as it stands. What changed need not be read then.
 
         Raises:

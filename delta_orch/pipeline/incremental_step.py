@@ -158,7 +158,7 @@ class IncrementalStep(Step):
             self._ensure_loads_files(len(readers))
         before = snapshot_or_none(self.table)
         if before is not None and before.properties.set_transaction_retention_ms is not None:
-            replace(self, unit_column=None)._ensure_told_by_rows()  # A cursor that expires starts anew.
+            replace(self, unit_column=None)._ensure_rows_name_units()  # A cursor that expires starts anew.
         work = self._judge(before)
         if work.over is not None and work.over.outcome == "fenced":
             return work.over

@@ -193,7 +193,7 @@ class MaintenancePolicy:
 ALWAYS = MaintenancePolicy(
     min_compactable_files=2, max_commits_since_checkpoint=0, min_expired_tombstones=0, max_deleted_rows_ratio=0.0
 )
-"""Do whatever there is to do."""
+"""Every kind of maintenance is due at once."""
 
 
 def count_rows(files: pa.Table) -> int | None:

@@ -41,7 +41,7 @@ class RequeueResult:
 
     Attributes:
         num_moved: Rows that are in the table now.
-        num_left: Rows that it looked at and left in the quarantine: they break a rule, or do not fit the table.
+        num_left: Checked rows that stay in the quarantine: they break a rule, or do not fit the table.
     """
 
     num_moved: int

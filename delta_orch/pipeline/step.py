@@ -84,7 +84,7 @@ class Step:
         attempt: Which units it writes, and when it began. None: every attempt writes (`exactly_once=False`).
         on_redo: What a unit does that is done again; see `OnRedo`.
         unit_column: A text column that the step fills with the unit of each row, in `append` and the overwriting modes.
-            Rows then tell their unit, whatever compactions, updates and other clients have done to the files.
+            Rows then name their unit, also after compactions, updates and writes of other clients.
         fences: Further transactions that keep the whole write out, such as the order of overwrites by data interval.
         where: Selects rows: `overwrite` replaces them, `error` and `ignore` look for them. None selects all.
         creates_only: `error` and `ignore` look for a table instead of rows.
@@ -97,11 +97,11 @@ class Step:
         engine: As for `DeltaTable.append`.
         options: What a table is to be that the step creates, and what its commits say. No `txn`. With `stage` the step
             ends with a staged write (`StepReport.commit.staged`), for others to publish.
-        audits: What must hold before the commit. The rows are staged, looked at, and published or not.
+        audits: What must hold before the commit. The rows are staged and checked, and published if the checks pass.
         guards: Whose rows stay in the table. The write is staged and published then.
         expect: Rules for the rows, which are checked while they are written (`verbs.expect`).
         quarantine: Where its rows go; None for `DeltaTable.quarantine`.
-        owner: Who writes, for `table_owner`: a step with one replaces no rows of a table that belongs to another, and
+        owner: Who writes, for `target_table`: a step with one replaces no rows of a table that belongs to another, and
             none that incremental steps wrote.
     """
 
@@ -135,13 +135,13 @@ class Step:
 
         Raises:
             TableExistsError: Mode `error` found data.
-            AuditFailedError: An audit did not pass. The table is as before; the staged write waits to be looked at.
+            AuditFailedError: An audit did not pass. The table is as before; the staged write stays for inspection.
             ExpectationFailedError: A rule with the action `fail` is broken, or too many rows are for the quarantine.
                 Neither table has changed.
             RedoNotPossibleError: The unit was written before, and its rows cannot be told from others; or the new rows
                 are none at all.
             InvalidRequestError: `rows` gave None, the request does not fit the table, or the table belongs to another
-                step (`table_owner`).
+                step (`target_table`).
             ConcurrentTransactionError: Another attempt at the unit has committed meanwhile. Running again is safe.
             DeltaError: As `DeltaTable.append` and `DeltaTable.overwrite`. The table is unchanged after every error;
                 where there was none, there is none.
@@ -310,7 +310,7 @@ class Step:
         if self.attempt is None:
             return Work(())
         if before is not None and before.properties.set_transaction_retention_ms is not None:
-            self._ensure_told_by_rows()
+            self._ensure_rows_name_units()
         walk = None if before is None else LogWalk(self.table.log, before.version)
         names = [unit.name for unit in self.attempt.units]
         orders = {} if before is None else before.txn_versions([*names, *(txn.app_id for txn in self.fences)])
@@ -343,7 +343,7 @@ class Step:
         adds_to = redone[0].order if redone and self.on_redo == "add" else None
         return Work(tuple(txns), tuple(redone) if self.on_redo == "replace" else (), adds_to=adds_to, over=ended)
 
-    def _ensure_told_by_rows(self) -> None:
+    def _ensure_rows_name_units(self) -> None:
         """Check that rows tell their unit where the table forgets it."""
         if self.mode in (*ADDING, "merge_clauses", "update") and self.unit_column is None:
             raise InvalidRequestError(
@@ -522,7 +522,7 @@ class Step:
         table = self.table
         before = snapshot_or_none(table)
         if before is not None and (done := self._in_the_way(before)) is not None:
-            # Another writer was faster than whoever computed the rows.
+            # Another writer committed while the rows were computed.
             return done
         schema = None if before is None or self.schema_mode == "overwrite" else before.schema
         data = fit_frame(data, schema, merges=self.schema_mode == "merge", hands_on=self.owner == OPS)
@@ -596,7 +596,7 @@ class Step:
             from delta_orch.verbs.apply_changes import apply_changes
 
             assert self.changes is not None
-            # What a unit that is done again says of a key and sequence is a correction of what it said before.
+            # In a redo, an event corrects the earlier event of the unit with the same key and sequence.
             changes = replace(self.changes, keys=self.merge_keys, within=self.within, corrects=bool(work.redone))
             return apply_changes(log, before, data, changes, self.engine, options)
         from delta_orch.verbs.append import append
@@ -680,7 +680,7 @@ class Step:
         if self.options.get("stage"):
             return result, findings
         # What holds for the whole table must hold beside the commits of others, too. A snapshot ends the keys that it
-        # does not have, whoever has added them.
+        # does not have, of any writer.
         if work.unique_keys:
             ensure_unique_keys(staged.snapshot(), work.unique_keys)
         is_of_table = self._is_snapshot or any(

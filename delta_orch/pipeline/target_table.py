@@ -160,7 +160,7 @@ AIRFLOW = "tasks of Airflow"
 
 
 def asset_owner(key: Sequence[str]) -> str:
-    """An asset that replaces the rows of its table, in whatever code location it is defined."""
+    """An asset that replaces the rows of its table. The code location does not matter."""
     return f"asset {'/'.join(key)}"
 
 
@@ -219,7 +219,7 @@ class RowGuard:
     """Whose rows a write must leave in the table.
 
     Attributes:
-        applies: Whether a version of the table may have such rows. If not, the write is not looked at.
+        applies: Whether a version of the table may have such rows. If not, the write is not checked.
         concerns: Whether the guard is about a unit, by its name. The cursor of an incremental step counts as one.
         refusal: The error for a unit that loses rows by the write; None if it may lose them. The order of
             a unit that the table has not recorded, or that was taken back, is below 0.

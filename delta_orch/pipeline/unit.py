@@ -188,7 +188,7 @@ class StepReport:
         if self.version is None and self.has_written:
             place = f"staged for {self.table.uri}, and not published yet"
         if self.outcome == "written":
-            return f"Written: {', '.join([*self._rows_told(), place])}"
+            return f"Written: {', '.join([*self._row_counts(), place])}"
         if self.outcome == "replaced" and self.rows_replaced == 0:
             return f"Done again: {place}"
         if self.outcome == "replaced":
@@ -200,12 +200,12 @@ class StepReport:
             return f"Fenced: {self.reason}, and {self.table.uri} stays as it is"
         return f"Nothing new: {self.reason or 'there was nothing to do'}"
 
-    def _rows_told(self) -> list[str]:
+    def _row_counts(self) -> list[str]:
         """The rows of the commit in words; nothing where the commit is one of several."""
         metrics = self.metrics if len(self.batches) < 2 else {}
         counted = {name: int(metrics[name]) for name in (*_CHANGED_ROWS, _ROWS) if str(metrics.get(name)).isdecimal()}
-        if told := [f"{counted[name]:,} {what}" for name, what in _CHANGED_ROWS.items() if counted.get(name)]:
-            return told
+        if changed := [f"{counted[name]:,} {what}" for name, what in _CHANGED_ROWS.items() if counted.get(name)]:
+            return changed
         return [] if _ROWS not in counted else [f"{counted[_ROWS]:,} rows"]
 
     @property

@@ -68,7 +68,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 OWNER = "delta_orch.owner"
-"""The property that names who replaces the rows of a table (`pipeline.table_owner`)."""
+"""The property that names who replaces the rows of a table (`pipeline.target_table`)."""
 WINDOWS = "delta_orch.partitions."
 """The properties that tell which partitions a column of texts or numbers holds: months are spelled as days are."""
 
