@@ -204,7 +204,7 @@ class DeltaCheckOperator(DeltaTableOperator):
 
 
 def _plain(value: object) -> object:
-    """What a scalar of Arrow or NumPy holds; anything else as it is."""
+    """The Python value of an Arrow or NumPy scalar. Other values stay."""
     module = type(value).__module__.partition(".")[0]
     read = getattr(value, {"pyarrow": "as_py", "numpy": "tolist"}.get(module, ""), None)
     return value if read is None else read()
@@ -215,7 +215,7 @@ def _seconds(age: timedelta | float) -> float:
 
 
 def _own_rules(snapshot: TableSnapshot) -> dict[str, str]:
-    """What the table itself says of its rows, by name."""
+    """The rules of the table for its rows, by name."""
     from delta_orch.expressions.to_sql import to_spark_sql
     from delta_orch.table.column_definitions import constraints_of
 

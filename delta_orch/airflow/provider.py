@@ -1,4 +1,4 @@
-"""What Airflow asks a provider package about itself (entry point `apache_airflow_provider`).
+"""The description of this provider package for Airflow (entry point `apache_airflow_provider`).
 
 Airflow calls this while it reads its own configuration, in every process it starts. The module therefore imports
 nothing: neither Airflow, which is half initialised at that moment, nor the rest of delta_orch.

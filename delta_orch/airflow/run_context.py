@@ -451,7 +451,7 @@ def _has_units(task: Any) -> bool:
 
 
 def _arguments(task: Any) -> Mapping[str, Any]:
-    """Of a task; a mapped one has them in hand."""
+    """The arguments of a task, also of a mapped one."""
     if (arguments := getattr(task, "partial_kwargs", None)) is not None:
         return {**arguments, "": getattr(task._get_specified_expand_input(), "value", None)}
     return {name: getattr(task, name, None) for name in (*task.template_fields, "write", "exactly_once", "stage")}

@@ -92,11 +92,11 @@ class DeltaSensor(MappedArguments, RenderedArguments, BaseSensorOperator):  # ty
         self._watch: tuple[Watch, str] | None = None
 
     def watch(self, table: DeltaTable, seen_version: int | None) -> Watch:
-        """What each poke asks."""
+        """The question of each poke."""
         raise NotImplementedError
 
     def trigger(self, seen_version: int | None) -> WatchTrigger:
-        """What a deferred sensor waits on."""
+        """The trigger of a deferred sensor."""
         raise NotImplementedError
 
     def execute(self, context: Context) -> object:
@@ -130,7 +130,7 @@ class DeltaSensor(MappedArguments, RenderedArguments, BaseSensorOperator):  # ty
         return PokeReturnValue(True, result.report(uri))
 
     def execute_complete(self, context: Context, event: Mapping[str, object]) -> XCom:
-        """What the worker does with the trigger's event."""
+        """Turn the trigger's event into the XCom, or into the error of the task."""
         if event["status"] == FOUND:
             return {key: value for key, value in event.items() if key != "status"}
         if event["status"] == TIMED_OUT:
@@ -143,7 +143,7 @@ class DeltaSensor(MappedArguments, RenderedArguments, BaseSensorOperator):  # ty
         return self.watch(table, self._seen_earlier(context)), table.uri
 
     def _seen_earlier(self, context: Context) -> int | None:
-        """What an earlier poke of this try found, when each poke is a process of its own."""
+        """The version that an earlier poke of this try saw, if each poke is a process of its own."""
         store = context.get("task_state_store")
         # Without a store each poke finds out anew where the table stands: more requests, the same answer. So does, now
         # and then, one that has it: the table may have been dropped and created again.

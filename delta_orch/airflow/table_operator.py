@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task has done.
+    """The result of a task.
 
     Attributes:
         table: The table it worked on.

@@ -54,7 +54,7 @@ _THREADS = ThreadPoolExecutor(32, thread_name_prefix="delta-orch-trigger")
 """Where stores are waited for: the event loop's own threads stay free, however many stores hang."""
 
 
-class Found(Protocol):
+class Result(Protocol):
     """The result of a look at a table."""
 
     def report(self, table_uri: str) -> dict[str, object]: ...
@@ -65,7 +65,7 @@ class Watch(Protocol):
 
     seen_version: int | None
 
-    def check(self) -> Found | None: ...
+    def check(self) -> Result | None: ...
 
 
 class SharedTable:
@@ -142,7 +142,7 @@ class WatchTrigger(BaseTrigger):  # type: ignore[misc]
         self.end_time_ms = end_time_ms
 
     def watch(self, table: DeltaTable) -> Watch:
-        """What is asked at every poll."""
+        """The question of each poll."""
         raise NotImplementedError
 
     def serialize(self) -> tuple[str, dict[str, object]]:
@@ -177,7 +177,7 @@ class WatchTrigger(BaseTrigger):  # type: ignore[misc]
                     shared.note_quiet(watch.seen_version)
             await asyncio.sleep(self.poll_interval_s)
 
-    async def _look(self, watch: Watch) -> Found | None:
+    async def _look(self, watch: Watch) -> Result | None:
         try:
             return await asyncio.get_running_loop().run_in_executor(_THREADS, watch.check)
         except DeltaError as error:
@@ -442,7 +442,7 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
 
 
 def payload_of(table: DeltaTable, batch: TailBatch) -> dict[str, object]:
-    """What an asset event tells of new commits."""
+    """The payload of an asset event for new commits."""
     from delta_orch.pipeline.tail import partitions_as_text
 
     return {

@@ -1,4 +1,4 @@
-"""What the installed Airflow has: names that have moved between its releases, and what came with one of them.
+"""The installed Airflow: names that moved between releases, and features of newer releases.
 
 Everything here is about the releases that `pyproject.toml` admits. No other module of this package asks for a version.
 """

@@ -290,7 +290,7 @@ class DeltaWriteOperator(DeltaStepOperator):
         return leaves_rows(tasks, replace(step, where=self.replace_where), replaces=True, whole=self._is_whole)
 
     def rows(self, context: Context, spark: SparkSession | None) -> object:
-        """What is to be written."""
+        """The rows to write."""
         if self.sql is None:
             return self.call_user_function(context, spark)
         engine = self._sql_engine(spark)

@@ -83,7 +83,7 @@ def _described_column(column: ColumnDetails) -> dict[str, object]:
 
 
 def _column_notes(column: ColumnDetails) -> str:
-    """What people want to know of a column beyond its type."""
+    """The properties of a column beyond its type, for people."""
     notes = []
     if column.generation_expression is not None:
         notes.append(f"GENERATED ALWAYS AS ({column.generation_expression})")

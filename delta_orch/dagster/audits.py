@@ -109,7 +109,7 @@ def _passed_in_run(context: dg.AssetCheckExecutionContext, key: dg.AssetKey) -> 
 def _reported_rules(
     context: dg.AssetCheckExecutionContext, key: dg.AssetKey, expect: Expectations
 ) -> Iterator[dg.AssetCheckResult]:
-    """What the last materialization has found of the rules."""
+    """The results of the rules in the last materialization."""
     events = context.instance.fetch_materializations(key, limit=_LATEST).records
     materializations = (event.asset_materialization for event in events)
     metadata: Mapping[str, Any] = next((one.metadata for one in materializations if one and BROKEN in one.metadata), {})
@@ -138,7 +138,7 @@ def rule_specs(asset: dg.AssetKey, expect: Expectations | None) -> list[dg.Asset
 
 
 def rule_metadata(report: ExpectationReport | None) -> Metadata:
-    """What a materialization says of the rules: how many rows break each, and some of them."""
+    """The metadata of a materialization on rules: how many rows break each, and some of them."""
     if report is None:
         return {}
     metadata: Metadata = {BROKEN: dg.JsonMetadataValue(report.counts)}
@@ -171,7 +171,7 @@ def audit_specs(asset: dg.AssetKey, audits: Sequence[Audit]) -> list[dg.AssetChe
 
 
 def audit_results(findings: Sequence[AuditFinding], asset: dg.AssetKey) -> Iterator[dg.AssetCheckResult]:
-    """What became of those checks."""
+    """The results of those checks."""
     for finding in findings:
         yield dg.AssetCheckResult(
             passed=finding.passed,

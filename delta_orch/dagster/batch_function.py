@@ -28,7 +28,7 @@ class IncrementalConfig(dg.Config):
 
 @dataclass(slots=True)
 class Returned:
-    """What a function returned: rows, and what it says beside them."""
+    """The result of a function: rows, metadata, tags and check results."""
 
     rows: object = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class BatchFunction:
         return getattr(config, "full_refresh", False) is True, kept
 
     def __call__(self, context: dg.AssetExecutionContext, batch: object, arguments: Mapping[str, object]) -> Returned:
-        """What the function makes of a batch."""
+        """Call the function with a batch."""
         first = [context] if self._takes_context else []
         value = self._function(*first, **{self._batch: batch}, **arguments)
         if isinstance(value, dg.Output):

@@ -66,7 +66,7 @@ class ByPartition:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found: whether it passed, one sentence, and numbers for the plots of the UI."""
+    """The result of a check: whether it passed, one sentence, and numbers for the plots of the UI."""
 
     passed: bool
     description: str

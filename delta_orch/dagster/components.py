@@ -160,7 +160,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 class DeltaTableSpec(dg.Model, dg.Resolvable):
-    """One table, and what must hold for it."""
+    """A table and its checks."""
 
     key: Annotated[str, about("The asset key, its parts separated by slashes.")]
     table_uri: Annotated[str, about("Where the table is: a path or a URI.")]

@@ -455,7 +455,7 @@ def _resource_keys(reading: Reading, outs: Iterable[DeltaOut]) -> set[str]:
 
 
 def definition_metadata(function: Callable[..., object], table: TableOrKey) -> Metadata:
-    """What the catalog shows before the first run: where the table is, and where the function is defined."""
+    """The metadata before the first run: the location of the table, and the source file of the function."""
     metadata = place_metadata(table)
     code = getattr(unwrap(function), "__code__", None)
     if code is not None:
@@ -673,7 +673,7 @@ def _check_results_that_stand(context: dg.AssetExecutionContext, asset: dg.Asset
 def incremental_metadata(
     table_name: str, report: StepReport, run_id: str, seconds: float, definition: Mapping[str, object] | None
 ) -> Metadata:
-    """What a run tells of a table that follows others.
+    """The metadata of a run of an incremental asset.
 
     Args:
         seconds: From reading to the commit, with the function of the asset.

@@ -45,7 +45,7 @@ Deps = Sequence[dg.AssetsDefinition | dg.AssetKey | str]
 
 
 class MaintenanceConfig(dg.Config):
-    """What a single run of a maintenance asset is asked for, in the launchpad or in `run_config`.
+    """The config of a run of a maintenance asset, in the launchpad or in `run_config`.
 
     Attributes:
         dry_run: Report what is due, and what vacuum and cleanup would delete; change nothing.

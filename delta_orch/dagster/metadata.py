@@ -1,4 +1,4 @@
-"""What a write tells Dagster: metadata entries and the data version."""
+"""The metadata entries and the data version that a write reports to Dagster."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def _sources(plan: ScanPlan) -> Iterator[tuple[str, str]]:
 
 
 def _places(key: dg.AssetKey, graph: Any, instance: dg.DagsterInstance) -> set[str]:
-    """Where an asset's table is, as its definition or its last event says."""
+    """The location of an asset's table, by its definition or its last event."""
     defined = graph.get(key).metadata.get("dagster/uri")
     if defined is None:
         event = instance.get_latest_materialization_event(key)

@@ -48,7 +48,7 @@ _OF = "@"
 
 
 @dataclass(frozen=True, slots=True)
-class FoundKeys:
+class MatchingKeys:
     """The keys whose rows hold a value.
 
     Attributes:
@@ -61,7 +61,7 @@ class FoundKeys:
     where: OneOf["inside", "later", "outside"]
 
 
-OUTSIDE = FoundKeys((), "outside")
+OUTSIDE = MatchingKeys((), "outside")
 
 
 def no_keys(definition: dg.PartitionsDefinition[str]) -> Sequence[str]:
@@ -70,7 +70,7 @@ def no_keys(definition: dg.PartitionsDefinition[str]) -> Sequence[str]:
 
 
 def partition_of(partitions_def: dg.PartitionsDefinition[str], key: str) -> Partition:
-    """What a key of one dimension stands for."""
+    """The partition of a key of one dimension."""
     if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
         window = partitions_def.time_window_for_partition_key(key)
         return Partition(key, window.start, window.end)
@@ -149,7 +149,7 @@ def keys_of_value(
     *,
     text_format: str | None = None,
     known_keys: KnownKeys = no_keys,
-) -> FoundKeys:
+) -> MatchingKeys:
     """The keys of one dimension whose rows hold a value of the column.
 
     Raises:
@@ -172,9 +172,9 @@ def keys_of_value(
     # A timestamp has several spellings; the key may have another one.
     spelled = [key for key in known_keys(partitions_def) if parse_key(key, data_type) == value]
     if isinstance(partitions_def, dg.DynamicPartitionsDefinition):
-        return FoundKeys(tuple(spelled or [text]), "inside")
+        return MatchingKeys(tuple(spelled or [text]), "inside")
     keys = spelled or ([text] if partitions_def.has_partition_key(text) else [])
-    return FoundKeys(tuple(keys), "inside") if keys else OUTSIDE
+    return MatchingKeys(tuple(keys), "inside") if keys else OUTSIDE
 
 
 def _window_keys(
@@ -183,7 +183,7 @@ def _window_keys(
     data_type: DataType,
     value: object,
     text_format: str | None,
-) -> FoundKeys:
+) -> MatchingKeys:
     partitions: dict[str, Partition] = {}
     refusal: InvalidRequestError | None = None
     for moment in _moments(partitions_def, column, data_type, value, text_format):
@@ -198,9 +198,9 @@ def _window_keys(
         raise refusal or _unmapped(column, data_type, value, "No partition begins there")
     inside = tuple(key for key in partitions if partitions_def.has_partition_key(key))
     if inside:
-        return FoundKeys(inside, "inside")
+        return MatchingKeys(inside, "inside")
     key, partition = next(iter(partitions.items()))
-    return FoundKeys((key,), "later") if _will_be(partitions_def, partition) else OUTSIDE
+    return MatchingKeys((key,), "later") if _will_be(partitions_def, partition) else OUTSIDE
 
 
 @lru_cache(maxsize=64)
@@ -655,15 +655,15 @@ class TouchedPartitions:
         num_outside = 0
         for values in partitions.to_pylist():
             if self._key_of is not None:
-                found_keys = self._by_function(values)
+                matching_keys = self._by_function(values)
             else:
-                found_keys = self._by_columns(values, partitions.schema, instance)
-            if found_keys.where == "inside":
-                keys.update(found_keys.keys)
-            elif found_keys.where == "later":
-                later.update(found_keys.keys)
+                matching_keys = self._by_columns(values, partitions.schema, instance)
+            if matching_keys.where == "inside":
+                keys.update(matching_keys.keys)
+            elif matching_keys.where == "later":
+                later.update(matching_keys.keys)
             else:
-                num_outside += found_keys is not _PASSED_OVER
+                num_outside += matching_keys is not _PASSED_OVER
         return Touched(tuple(sorted(keys)), tuple(sorted(later)), num_outside)
 
     def has_key(self, key: str) -> bool:
@@ -691,7 +691,7 @@ class TouchedPartitions:
         dimensions = zip(self._names, dimension_definitions(self.partitions_def), parts, strict=True)
         return self._combined([keys_of_value(made, name, STRING, part) for name, made, part in dimensions]).where
 
-    def _by_function(self, values: Values) -> FoundKeys:
+    def _by_function(self, values: Values) -> MatchingKeys:
         assert self._key_of is not None
         key = self._key_of(values)
         if key is None:
@@ -702,10 +702,10 @@ class TouchedPartitions:
                 remedy="Give a key of the partitions, or None to pass the values over",
                 partition=key,
             )
-        return FoundKeys((key,), "inside")
+        return MatchingKeys((key,), "inside")
 
-    def _by_columns(self, values: Values, schema: pa.Schema, instance: dg.DagsterInstance | None) -> FoundKeys:
-        found_keys: list[FoundKeys] = []
+    def _by_columns(self, values: Values, schema: pa.Schema, instance: dg.DagsterInstance | None) -> MatchingKeys:
+        matching_keys: list[MatchingKeys] = []
         types = {field.name: field.data_type for field in schema_from_arrow(schema)}
 
         def known_keys(definition: dg.PartitionsDefinition[str]) -> Sequence[str]:
@@ -718,7 +718,7 @@ class TouchedPartitions:
             column = _column_of(values, self._columns.get(name))
             data_type = types[column]
             is_spelled = str(data_type) in ("timestamp", "timestamp_ntz")
-            found_keys.append(
+            matching_keys.append(
                 keys_of_value(
                     definition,
                     column,
@@ -728,16 +728,16 @@ class TouchedPartitions:
                     known_keys=known_keys if is_spelled else no_keys,
                 )
             )
-        return self._combined(found_keys)
+        return self._combined(matching_keys)
 
-    def _combined(self, found_keys: Sequence[FoundKeys]) -> FoundKeys:
+    def _combined(self, matching_keys: Sequence[MatchingKeys]) -> MatchingKeys:
         """The keys, from those of each dimension."""
         if self._names == ("",):
-            return found_keys[0]
-        if any(one.where == "outside" for one in found_keys):
+            return matching_keys[0]
+        if any(one.where == "outside" for one in matching_keys):
             return OUTSIDE
         combined = [dict[str, str]()]
-        for name, one in zip(self._names, found_keys, strict=True):
+        for name, one in zip(self._names, matching_keys, strict=True):
             if bars := [key for key in one.keys if "|" in key]:
                 raise InvalidRequestError(
                     f"The value {bars[0]!r} of {name} maps to no key of multi-dimensional partitions",
@@ -745,11 +745,11 @@ class TouchedPartitions:
                     remedy="Replace bars in the column, or pass a partition_key_of that maps such values",
                 )
             combined = [{**keys, name: key} for keys in combined for key in one.keys]
-        is_later = any(one.where == "later" for one in found_keys)
-        return FoundKeys(tuple(dg.MultiPartitionKey(keys) for keys in combined), "later" if is_later else "inside")
+        is_later = any(one.where == "later" for one in matching_keys)
+        return MatchingKeys(tuple(dg.MultiPartitionKey(keys) for keys in combined), "later" if is_later else "inside")
 
 
-_PASSED_OVER = FoundKeys((), "outside")
+_PASSED_OVER = MatchingKeys((), "outside")
 """What the user's own mapping passes over is not worth a word."""
 
 

@@ -43,7 +43,7 @@ _RANGE_END = "dagster/asset_partition_range_end"
 
 
 @dataclass(frozen=True, slots=True)
-class WantedRun:
+class RunOfTick:
     """A run to request: of one partition, of a range where `last` is another key than `first`, or without partitions.
 
     Attributes:
@@ -77,7 +77,7 @@ class WantedRun:
 
 @dataclass(frozen=True, slots=True)
 class SensorState:
-    """What a sensor keeps between two ticks: `{table id}:{version}`, and where there is more, JSON behind it.
+    """The state of a sensor between two ticks: `{table id}:{version}`, and JSON behind it if there is more.
 
     Attributes:
         cursor: How far the log has been read.
@@ -87,7 +87,7 @@ class SensorState:
 
     cursor: TailCursor = NO_TABLE
     waiting: tuple[str, ...] = ()
-    left: tuple[WantedRun, ...] = ()
+    left: tuple[RunOfTick, ...] = ()
 
     def __str__(self) -> str:
         if not self.waiting and not self.left:
@@ -110,7 +110,7 @@ def parse_state(text: str) -> SensorState:
         return SensorState(parse_cursor(text))
     try:
         stored = json.loads("{" + rest)
-        left = tuple(WantedRun(*run) for run in stored["left"])
+        left = tuple(RunOfTick(*run) for run in stored["left"])
         return SensorState(parse_cursor(cursor), tuple(stored["waiting"]), left)
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequestError(
@@ -251,7 +251,7 @@ def build_delta_log_sensor(
         if not batch.data_changed:
             return _Look(state, f"Versions {_range(batch)} change no data.")
         if mapping is None:
-            return _Look(state, "", [WantedRun(batch.run_key, batch.starting_version, batch.ending_version)])
+            return _Look(state, "", [RunOfTick(batch.run_key, batch.starting_version, batch.ending_version)])
         touched = _touched(context, mapping, batch)
         return _Look(
             state.with_waiting(touched.later),
@@ -283,9 +283,9 @@ def build_delta_log_sensor(
         after = {one: text for one in failed if (text := before.get(one)) is not None}
         requests, added = list[dg.RunRequest](), list[str]()
         for one, result in sorted(looks.items(), key=lambda item: not item[1].waited):
-            now, left = result.wanted[:room], result.wanted[room:]
+            now, left = result.runs[:room], result.runs[room:]
             room -= len(now)
-            keys = {run.first for run in result.wanted}
+            keys = {run.first for run in result.runs}
             waiting = tuple(key for key in result.state.waiting if key not in keys)
             after[one] = str(SensorState(result.state.cursor, waiting, tuple(left)))
             requests += [run.request(result.state.cursor.table_id, tags or {}, table=one) for run in now]
@@ -314,7 +314,7 @@ def build_delta_log_sensor(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a tick finds of one table: its state, why there is no run where there is none, the runs.
+    """The result of a tick for one table: its state, the runs, and the reason if there are none.
 
     Attributes:
         waited: An earlier tick has found the runs.
@@ -322,7 +322,7 @@ class _Look:
 
     state: SensorState
     reason: str
-    wanted: list[WantedRun] = field(default_factory=list)
+    runs: list[RunOfTick] = field(default_factory=list)
     waited: bool = False
 
 
@@ -341,7 +341,7 @@ def _followed(
 
 
 def _store_of(uri: str, options: Mapping[str, object]) -> object:
-    """What tables of one store have in common; None for one that nobody else shares."""
+    """The store of a table, as a value that is equal for tables of one store. None for a local table."""
     scheme, _, place = uri.partition("://")
     store = place.partition("/")[0]
     return (scheme, store, str(sorted(options.items()))) if store else None
@@ -380,11 +380,11 @@ def _touched(context: dg.SensorEvaluationContext, mapping: TouchedPartitions, ba
 
 def _runs_of(
     touched: Touched, definition: dg.PartitionsDefinition[str], batch: TailBatch, longest: int
-) -> list[WantedRun]:
+) -> list[RunOfTick]:
     """A run for each key, or for each range of at most `longest` neighbors."""
     versions = (batch.starting_version, batch.ending_version)
     if longest == 1:
-        return [WantedRun(f"{batch.run_key}:{key}", *versions, key, key) for key in touched.keys]
+        return [RunOfTick(f"{batch.run_key}:{key}", *versions, key, key) for key in touched.keys]
     assert isinstance(definition, dg.TimeWindowPartitionsDefinition)
     ranges: list[list[str]] = []
     for key in sorted(touched.keys, key=lambda key: definition.time_window_for_partition_key(key).start.timestamp()):
@@ -392,12 +392,12 @@ def _runs_of(
             ranges[-1].append(key)
         else:
             ranges.append([key])
-    return [WantedRun(f"{batch.run_key}:{keys[0]}...{keys[-1]}", *versions, keys[0], keys[-1]) for keys in ranges]
+    return [RunOfTick(f"{batch.run_key}:{keys[0]}...{keys[-1]}", *versions, keys[0], keys[-1]) for keys in ranges]
 
 
 def _runs_that_waited(
     context: dg.SensorEvaluationContext, state: SensorState, mapping: TouchedPartitions | None, room: int
-) -> tuple[SensorState, list[WantedRun]]:
+) -> tuple[SensorState, list[RunOfTick]]:
     """The runs that earlier ticks have left, with those of the partitions that are there by now, and the state without
     them and without what lies outside of the partitions by now.
 
@@ -409,8 +409,8 @@ def _runs_that_waited(
     """
     version = state.cursor.version
     about = f"{state.cursor.table_id}:{version}:waited"
-    waited = [WantedRun(f"{about}:{key}", version, version, key, key) for key in state.waiting]
-    ready, later = list[WantedRun](), list[str]()
+    waited = [RunOfTick(f"{about}:{key}", version, version, key, key) for key in state.waiting]
+    ready, later = list[RunOfTick](), list[str]()
     for number, run in enumerate([*waited, *state.left]):
         if number >= len(waited) and len(ready) >= room:
             ready += state.left[number - len(waited) :]
@@ -425,7 +425,7 @@ def _runs_that_waited(
     return replace(state, waiting=tuple(later), left=()), ready
 
 
-def _where(run: WantedRun, mapping: TouchedPartitions | None, state: SensorState) -> str:
+def _where(run: RunOfTick, mapping: TouchedPartitions | None, state: SensorState) -> str:
     """As `TouchedPartitions.where`; all of a range is inside."""
     try:
         if mapping is None or run.first is None or run.last is None:

@@ -92,7 +92,7 @@ _OF_DEFINITION = set(DEFINED_KEYS) - {*WRITTEN_KEYS, "schema", "table", "unit", 
 
 @dataclass(frozen=True, slots=True)
 class InputSettings:
-    """What the metadata of an input asks for. See the module."""
+    """The settings of an input, from its metadata."""
 
     columns: tuple[str, ...] | None = None
     version: int | None = None

@@ -197,7 +197,7 @@ def load_value(
     """
     ensure_whole(context)
     options = parse_input_settings(context.definition_metadata)
-    value_type = wanted_value(_annotation(context), is_fan_in=not context.has_asset_key)
+    value_type = parse_annotation(_annotation(context), is_fan_in=not context.has_asset_key)
     _ensure_supported(context, value_type, options)
     if value_type.kind == "table":
         return table
@@ -241,7 +241,7 @@ def _annotation(context: dg.InputContext) -> object:
         return Any
 
 
-def _ensure_supported(context: dg.InputContext, value_type: WantedValue, options: InputSettings) -> None:
+def _ensure_supported(context: dg.InputContext, value_type: InputValue, options: InputSettings) -> None:
     is_partitioned = context.has_asset_key and context.has_asset_partitions
     if value_type.by_partition and (not is_partitioned or value_type.kind != "rows"):
         raise InvalidRequestError(
@@ -292,7 +292,7 @@ def _changes(table: DeltaTable, options: InputSettings) -> ChangeFeed:
     )
 
 
-def _nothing_yet(context: dg.InputContext, table: DeltaTable, value_type: WantedValue, engine: str) -> object:
+def _nothing_yet(context: dg.InputContext, table: DeltaTable, value_type: InputValue, engine: str) -> object:
     """The value of an input whose table does not exist, or that this run's step has not written."""
     if value_type.optional:
         return None
@@ -359,8 +359,8 @@ _SUPPORTED = (
 
 
 @dataclass(frozen=True, slots=True)
-class WantedValue:
-    """What an input's annotation asks for.
+class InputValue:
+    """The value that an input's annotation asks for.
 
     Attributes:
         kind: `rows` of some library, or the table, a snapshot or a change feed itself.
@@ -375,7 +375,7 @@ class WantedValue:
     by_partition: bool = False
 
 
-def wanted_value(annotation: object, *, is_fan_in: bool) -> WantedValue:
+def parse_annotation(annotation: object, *, is_fan_in: bool) -> InputValue:
     """Read an annotation: `Optional[T]`, `dict[str, T]` (a value a partition), and for the outputs of several steps
     `list[T]`, where Dagster asks for one value after the other.
 
@@ -398,7 +398,7 @@ def wanted_value(annotation: object, *, is_fan_in: bool) -> WantedValue:
             remedy=f"Annotate it with {_SUPPORTED}, with Optional of one of them, or with dict[str, …] for a value a "
             "partition key",
         )
-    return WantedValue(kind, inner, optional, by_partition)
+    return InputValue(kind, inner, optional, by_partition)
 
 
 def unwrap_optional(annotation: object) -> tuple[object, bool]:
@@ -426,7 +426,7 @@ def _is_unspecific(annotation: object) -> bool:
 
 
 def loader_for(annotation: object, engine: str) -> Loader:
-    """How rows become a value of the annotated type, one that `wanted_value` found.
+    """How rows become a value of the annotated type, one that `parse_annotation` found.
 
     Args:
         annotation: The type. `Any` or nothing gives a Spark DataFrame where `engine` is `spark`, else an Arrow table.

@@ -26,7 +26,7 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
         name: The audit's.
@@ -50,7 +50,7 @@ class AuditFinding:
 @checked_constructor
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One thing that must hold. Exactly one of `rows`, `unique`, `min_rows` and `look` says what.
+    """A condition on a version. Exactly one of `rows`, `unique`, `min_rows` and `look` is given.
 
     Attributes:
         name: Letters, digits and underscores: an orchestrator makes a check of it.
@@ -97,7 +97,7 @@ class Audit:
 
     @property
     def description(self) -> str:
-        """What must hold, in one sentence."""
+        """The condition, in one sentence."""
         if self.rows is not None:
             return f"Every row satisfies {self.rows}."
         if self.unique:
@@ -165,7 +165,7 @@ def count_and_show(snapshot: TableSnapshot, where: Expression) -> tuple[int, lis
 
 
 def rule_findings(report: ExpectationReport) -> list[AuditFinding]:
-    """What the rules of a step found (`verbs.expect`), each under the name of its check."""
+    """The results of the rules of a step (`verbs.expect`), each under the name of its check."""
     becomes = {"quarantine": "they are in the quarantine", "drop": "they were left out", "warn": "they were written"}
     findings = []
     for result in report.results:

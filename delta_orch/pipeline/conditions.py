@@ -66,7 +66,7 @@ class WatchGoal:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundVersion:
+class ReachedVersion:
     """The newest version when the goal was found to be met, its commit time in milliseconds since the epoch, and what
     else there is to say of it."""
 
@@ -99,7 +99,7 @@ class VersionWatch:
         self._seen_id = ""
         self.seen_version = seen_version
 
-    def check(self) -> FoundVersion | None:
+    def check(self) -> ReachedVersion | None:
         """The newest version, if it meets the goal.
 
         Raises:
@@ -121,14 +121,14 @@ class VersionWatch:
         self.seen_version = after
         return True
 
-    def _look(self) -> FoundVersion | None:
+    def _look(self) -> ReachedVersion | None:
         if not self._log.exists():
             # The commit that creates the table is version 0.
             self.seen_version = -1
             return None
         snapshot, details = self._reported()
         if details is not None:
-            return FoundVersion(snapshot.version, snapshot.timestamp_ms, details)
+            return ReachedVersion(snapshot.version, snapshot.timestamp_ms, details)
         self._seen_id, self.seen_version = snapshot.metadata.id, snapshot.version
         return None
 
@@ -180,7 +180,7 @@ class Condition:
     kind: ClassVar[str]
 
     def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
-        """What there is to report of a snapshot that fulfills it, else None.
+        """The details to report of a snapshot that fulfills the condition, else None.
 
         Raises:
             InvalidRequestError: The condition does not fit the table.

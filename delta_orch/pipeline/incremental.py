@@ -72,18 +72,18 @@ def cdc_app_id(target: str, source_table_id: str) -> str:
 
 
 def default_consumer(target_uri: str) -> str:
-    """What the cursor of a table is called where nobody has named it: the last part of its location."""
+    """The default name of a table's cursor: the last part of its location."""
     return target_uri.rstrip("/").rsplit("/", 1)[-1]
 
 
 def cdc_prefix(target: str) -> str:
-    """What the app ids of all cursors of `target` start with; the source's table id follows."""
+    """The prefix of the app ids of all cursors of `target`. The source's table id follows."""
     return f"cdc:{target.replace('%', '%25').replace('<-', '%3C-')}<-"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """What one step has to process.
+    """The changes of a source that one step processes.
 
     Attributes:
         source: The table read from.
@@ -126,7 +126,7 @@ class ChangeBatch:
     read: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def as_input(self) -> dict[str, object]:
-        """What the commit of the step says it has read (`StepRecord.inputs`)."""
+        """The batch as an input in the commit of the step (`StepRecord.inputs`)."""
         read: dict[str, object] = {
             "table": self.source.uri,
             "tableId": self.snapshot.metadata.id,
@@ -314,7 +314,7 @@ class IncrementalReader:
 
     @property
     def cursor_prefix(self) -> str:
-        """What the app ids of the cursors begin with."""
+        """The prefix of the app ids of the cursors."""
         return cdc_prefix(self.consumer)
 
     def newest_version(self) -> int:
@@ -380,7 +380,7 @@ class IncrementalReader:
         return ChangeBatch(self.source, None, latest.version, True, True, latest, None, txn, self.consumer)
 
     def batch_again(self, inputs: Sequence[Mapping[str, object]], *, up_to_cursor: bool) -> ChangeBatch:
-        """What a unit has read, once more.
+        """The batch that a unit has read, once more.
 
         Args:
             inputs: Of the unit's commits (`ChangeBatch.as_input`), at least one.
@@ -573,7 +573,7 @@ class FileBatch:
 
     @property
     def source(self) -> FileSource:
-        """Where the files are."""
+        """The source of the files."""
         return self.new_files.source
 
     @property
@@ -629,7 +629,7 @@ class FileBatch:
         return self.source.on_error == "quarantine"
 
     def as_input(self) -> dict[str, object]:
-        """What the commit of the step says it has read (`StepRecord.inputs`)."""
+        """The batch as an input in the commit of the step (`StepRecord.inputs`)."""
         read: dict[str, object] = {
             "table": self.source.uri,
             "consumer": self.new_files.loaded.cursor,

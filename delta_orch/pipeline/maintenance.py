@@ -369,7 +369,7 @@ class CommitState:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What a report says of one table.
+    """The state of one table in a report.
 
     Attributes:
         uri: Its location.

@@ -234,7 +234,7 @@ def _window_text(column: str, data_type: DataType, partition: Partition, text_fo
 
 
 def parse_text(text: str, text_format: str) -> datetime | None:
-    """What a `strftime` format wrote, or None for a text that it did not write."""
+    """The time in a text of a `strftime` format; None if the text does not fit the format."""
     try:
         return datetime.strptime(text, text_format)
     except ValueError:

@@ -37,7 +37,7 @@ _NUMBER = "_delta_orch_number"
 
 @dataclass(frozen=True, slots=True)
 class RequeueResult:
-    """What a requeue did.
+    """The result of a requeue.
 
     Attributes:
         num_moved: Rows that are in the table now.

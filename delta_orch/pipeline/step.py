@@ -1,4 +1,4 @@
-"""One step of a pipeline: what a task of an orchestrator does to its table, exactly once.
+"""A step of a pipeline: the write of an orchestrator's task to its table, exactly once.
 
 A plugin says which units it writes and where its attempt stands among others (`unit.Attempt`), how its rows are written
 (`Mode`) and how to get them. The rules are here: an attempt that comes late, or repeats what it has committed, computes
@@ -244,7 +244,7 @@ class Step:
             yield checked
 
     def _quarantines(self, work: Work) -> list[DeltaTable]:
-        """Where rows go that break a rule, and where earlier attempts at the units have put some."""
+        """The quarantines of rows that break a rule, in this attempt and in earlier attempts at the units."""
         quarantines = []
         if self.expect is not None and self.expect.quarantines:
             quarantines.append(self.quarantine or self.table.quarantine())
@@ -303,7 +303,7 @@ class Step:
         return tuple(columns)
 
     def _judge(self, before: TableSnapshot | None) -> Work:
-        """What is left to do of the units, given what the table has recorded.
+        """Compare the units with the records of the table, and return the work that is left.
 
         Raises InvalidRequestError: The table forgets its units, and the mode would double rows then.
         """
@@ -496,7 +496,7 @@ class Step:
         return [guard for guard in guards if before is not None and guard.applies(before)]
 
     def _options(self, before: TableSnapshot | None, work: Work) -> WriteOptions:
-        """What the commit says, and what a table is to be that it creates."""
+        """The options of the commit, and the definition of a table that it creates."""
         txns = (*self.fences, *work.cursors, *work.txns)
         if not txns and self.expect is not None and self.expect.quarantines:
             # There is a commit also where all rows go to the quarantine, which follows it.
@@ -552,7 +552,7 @@ class Step:
         return replace(report, findings=findings, expected=expected)
 
     def _reported(self, result: CommitResult, work: Work) -> StepReport:
-        """What a write came to."""
+        """The report of a write."""
         if result.staged is not None:
             return StepReport(self.table, None, "replaced" if work.redone else "written", commit=result)
         if result.skipped:
@@ -763,7 +763,7 @@ def _live(order: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is left to do of the units of an attempt.
+    """The work that is left for the units of an attempt.
 
     Attributes:
         txns: What the commit carries for them. Those that are recorded leave their partitions out.

@@ -46,7 +46,7 @@ attempt has written the unit. `nothing new`: there was nothing to do. Only the f
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one piece of work writes.
+    """A piece of work that is written as a whole, and replaced as a whole.
 
     Attributes:
         writer: The step: `asset_writer` of Dagster, `airflow_writer` of Airflow.
@@ -145,7 +145,7 @@ _CHANGED_ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step did.
+    """The report of a step.
 
     Attributes:
         table: The table.
@@ -183,7 +183,7 @@ class StepReport:
         return self.outcome in ("written", "replaced")
 
     def sentence(self) -> str:
-        """What happened, in one line."""
+        """The outcome in one line."""
         place = f"version {self.version} of {self.table.uri}"
         if self.version is None and self.has_written:
             place = f"staged for {self.table.uri}, and not published yet"
