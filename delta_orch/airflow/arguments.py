@@ -17,7 +17,9 @@ from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.run_context import mapped_name
 from delta_orch.airflow.versions import mask_secret
 from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.expressions.parse import parse_expression
 from delta_orch.pipeline.write_settings import OLD_ARGUMENTS, ensure_choice, refuse_old_names
+from delta_orch.protocol.table_properties import ensure_settable, property_texts
 from delta_orch.redaction import kept
 
 if TYPE_CHECKING:
@@ -66,8 +68,6 @@ def ensure_list(name: str, values: object, *, may_repeat: bool = False) -> None:
 def ensure_predicate(text: str | None) -> None:
     """Raises InvalidExpressionError: It is not a predicate in Spark SQL. Templates pass."""
     if text is not None and not is_template(text):
-        from delta_orch.expressions.parse import parse_expression
-
         parse_expression(text)
 
 
@@ -76,7 +76,6 @@ def ensure_properties(properties: Mapping[str, str] | None) -> None:
     if properties is not None and not is_template(properties):
         if not isinstance(properties, Mapping):
             raise InvalidRequestError("properties must be a mapping of names to texts", argument="properties")
-        from delta_orch.protocol.table_properties import ensure_settable, property_texts
 
         ensure_settable(property_texts(properties), on_new_table=True)
 

@@ -15,6 +15,8 @@ from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgume
 from delta_orch.airflow.write_operator import DeltaMergeOperator, DeltaWriteOperator
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError
 from delta_orch.expressions.nodes import Column
+from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.expressions.tree import conjunction, is_not_true
 from delta_orch.log.files.txn import is_unit_name
 from delta_orch.pipeline.audit import column_drift, count_and_show, declared_columns
 from delta_orch.pipeline.conditions import FreshnessCondition, RowCondition, has_rows, whole_number
@@ -186,8 +188,6 @@ class DeltaCheckOperator(DeltaTableOperator):
         return problems
 
     def _rows(self, snapshot: TableSnapshot) -> list[str]:
-        from delta_orch.expressions.resolve import resolve_predicate
-        from delta_orch.expressions.tree import conjunction, is_not_true
 
         problems = []
         least = 0 if self.min_rows is None else whole_number("min_rows", self.min_rows, 1)

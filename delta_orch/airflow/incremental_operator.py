@@ -12,12 +12,13 @@ from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
 from delta_orch.airflow.write_operator import DeltaStepOperator, UserFunction
 from delta_orch.arrival.file_source import FileSource
-from delta_orch.pipeline.incremental import FileBatch, cdc_app_id, default_consumer
+from delta_orch.pipeline.incremental import FileBatch, FileReader, IncrementalReader, cdc_app_id, default_consumer
 from delta_orch.pipeline.incremental_step import IncrementalStep, default_write, ensure_incremental
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import find_txn_commit
 from delta_orch.pipeline.write_settings import ensure_choice
+from delta_orch.storage.external_paths import is_one_table
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable, TableSnapshot
-    from delta_orch.pipeline.incremental import Bootstrap, IncrementalReader, OnRecreated
+    from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
     from delta_orch.pipeline.incremental_step import Batch
 
 WRITES = ("append", "merge", "cdc", "overwrite_partitions", "overwrite_changed")
@@ -202,7 +203,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     def _load_files(
         self, context: Context, run: TaskRun, table: DeltaTable, source: FileSource, refreshes: bool
     ) -> XCom:
-        from delta_orch.pipeline.incremental import FileReader
 
         if source.storage_options is None:
             source = replace(source, storage_options=self.hook.storage_options())
@@ -235,8 +235,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         return self.xcom_and_log(report, **details)
 
     def _readers(self, table: DeltaTable) -> dict[str, IncrementalReader]:
-        from delta_orch.pipeline.incremental import IncrementalReader
-        from delta_orch.storage.external_paths import is_one_table
 
         several = isinstance(self.source, dict)
         own_name = self.consumer or default_consumer(table.uri)

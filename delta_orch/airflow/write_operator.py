@@ -27,6 +27,7 @@ from delta_orch.airflow.run_context import OtherTasks, after_overwrites, in_inte
 from delta_orch.airflow.spark_session import connection_conf, running_spark_session, task_spark_session
 from delta_orch.airflow.table_operator import DeltaUnitOperator, OperatorArgument, XCom
 from delta_orch.airflow.versions import determine_kwargs
+from delta_orch.engines.select import spark_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.write_settings import SETTINGS, WriteSettings, ensure_choice
@@ -310,7 +311,6 @@ class DeltaWriteOperator(DeltaStepOperator):
                     "has engine='spark', but no spark_conf, no spark_conn_id and no running Spark session"
                 )
         from delta_orch.engines.local.engine import LocalEngine
-        from delta_orch.engines.select import spark_engine
 
         return LocalEngine() if spark is None else spark_engine(spark)
 

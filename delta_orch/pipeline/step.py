@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 from typing import Literal as OneOf
 
+from delta_orch.engines.select import select_engine
 from delta_orch.errors import (
     AuditFailedError,
     ConflictError,
@@ -22,6 +23,7 @@ from delta_orch.errors import (
     SchemaMismatchError,
     TableExistsError,
 )
+from delta_orch.expressions.tree import any_of, is_not_true
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.pipeline.audit import ensure_unique_keys
@@ -42,7 +44,8 @@ from delta_orch.pipeline.unit import Attempt, OnRedo, Outcome, StepReport, Unit
 from delta_orch.protocol.table_properties import OWNER
 from delta_orch.verbs.unit_files import REMEDY, UnitFiles, files_of_unit
 from delta_orch.verbs.unit_records import ADDING, REPLACING, LogWalk, RecordedUnit, StepRecord, run_of, unit_predicate
-from delta_orch.writing.plan import UnitColumn
+from delta_orch.writing.plan import Source, UnitColumn
+from delta_orch.writing.target import existing_target
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -222,11 +225,8 @@ class Step:
         if self.expect is None:
             yield None
             return
-        from delta_orch.engines.select import select_engine
         from delta_orch.expressions.resolve import resolve_expression
-        from delta_orch.expressions.tree import any_of, is_not_true
         from delta_orch.verbs.expect import checked_rows
-        from delta_orch.writing.plan import Source
 
         engine = select_engine(data, self.engine)
         is_new = before is None or self.schema_mode == "overwrite"
@@ -261,7 +261,6 @@ class Step:
         self, checked: CheckedRows | None, commit: str, before: TableSnapshot | None, work: Work
     ) -> None:
         """Write what a commit puts into quarantines and takes out of them (`verbs.quarantine`)."""
-        from delta_orch.expressions.tree import any_of
         from delta_orch.verbs.quarantine import write_transfer
 
         names = [txn.app_id for txn in work.txns if txn.follows is not None]
@@ -731,7 +730,6 @@ class Step:
     @property
     def _bounds(self) -> Expression | None:
         """`within` as one predicate."""
-        from delta_orch.expressions.tree import any_of
 
         return any_of(self.within) if self.within else None
 
@@ -739,7 +737,6 @@ class Step:
         if before is None:
             return first_upsert(self.table, data, self.merge_keys, self._bounds, self.engine, options)
         from delta_orch.verbs.merge.upsert import upsert
-        from delta_orch.writing.target import existing_target
 
         existing_target(before, options.get("partition_by"))
         about = {name: value for name, value in options.items() if name in CommitOptions.__annotations__}
