@@ -280,7 +280,7 @@ class DeltaPublishOperator(DeltaTableOperator):
         }
         return {**xcom, "operation_metrics": dict(result.operation_metrics)}
 
-    def _ensure_not_undone(self, table: DeltaTable, write: StagedWrite, version: int) -> None:
+    def _ensure_not_undone(self, table: DeltaTable, write: StagedWrite[TableSnapshot], version: int) -> None:
         """Check that the table still has the units that were published."""
         snapshot = table.snapshot()
         for txn in write.txns:

@@ -231,7 +231,7 @@ class RowGuard:
 
 
 def ensure_rows_stay(
-    table: DeltaTable, staged: StagedWrite, where: str | Expression | None, guards: Collection[RowGuard]
+    table: DeltaTable, staged: StagedWrite[TableSnapshot], where: str | Expression | None, guards: Collection[RowGuard]
 ) -> None:
     """Check that no guard objects to a staged write.
 
