@@ -30,12 +30,12 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
-    GeoType,
     MapType,
     PrimitiveType,
     StructType,
     indexed_leaves,
     leaves_of,
+    traits_of,
 )
 from delta_orch.storage.parquet_footer import LISTS, STRUCT, ThriftWalk
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
@@ -193,7 +193,7 @@ def serialize_footer_statistics(
         merged = seen.get(column.path) or _merge_row_groups(row_groups, index, arrow_type)
         if merged.null_count is not None:
             _put(null_counts, column.path, merged.null_count)
-        if isinstance(column.data_type, GeoType):
+        if traits_of(column.data_type).has_box:
             for bounds, corner in zip((min_values, max_values), _corners(row_groups, index), strict=False):
                 _put(bounds, column.path, corner)
             continue

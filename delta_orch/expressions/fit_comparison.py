@@ -41,8 +41,8 @@ from delta_orch.protocol.types import (
     TIMESTAMP_NTZ,
     DataType,
     DecimalType,
-    MapType,
     PrimitiveType,
+    has_equality,
 )
 
 _MICROS_PER_DAY = 86_400_000_000
@@ -146,9 +146,10 @@ _FITS: dict[DataType | type[DecimalType], _Fit] = {
 
 
 def refuse_comparison(op: str, column: Column, left: DataType, right: DataType) -> Expression:
+    other = f"Compare it with a value of type {left}"
     raise InvalidExpressionError(
         f"The column {'.'.join(column.path)} of type {left} cannot be compared with a {right}",
-        remedy=f"Compare it with a value of type {left}",
+        remedy=other if has_equality(left) else "Compare a part of it, or use IS NULL",
         column=".".join(column.path),
         operator=op,
     )
@@ -162,7 +163,7 @@ def _family(data_type: DataType) -> str:
 
 def ensure_comparable(left: DataType, right: DataType, op: str, left_column: Column) -> None:
     """Raises InvalidExpressionError where Spark compares no columns of these types."""
-    if isinstance(left, MapType) or isinstance(right, MapType):
+    if not (has_equality(left) and has_equality(right)):
         refuse_comparison(op, left_column, left, right)
     atomic = isinstance(left, PrimitiveType | DecimalType) and isinstance(right, PrimitiveType | DecimalType)
     if atomic and _family(left) != _family(right) and STRING not in (left, right):

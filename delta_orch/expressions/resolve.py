@@ -54,12 +54,11 @@ from delta_orch.protocol.types import (
     VOID,
     DataType,
     DecimalType,
-    GeoType,
-    IntervalType,
     PrimitiveType,
     StructField,
     StructType,
     fields_on,
+    traits_of,
     types_of,
 )
 
@@ -153,7 +152,7 @@ def ensure_computable(path: tuple[str, ...], data_type: DataType) -> None:
     """Raises InvalidExpressionError for a column of intervals or shapes, or one that has them inside: it can be read,
     written and tested for null. Its values are numbers and bytes here, to Spark's own functions they are not."""
     for inner in types_of(data_type):
-        if isinstance(inner, IntervalType | GeoType):
+        if not traits_of(inner).is_computable:
             raise InvalidExpressionError(
                 f"The column {'.'.join(path)} is of type {inner}: nothing is computed from it here",
                 cause="IS NULL and IS NOT NULL are the only conditions that such a column can have",

@@ -40,8 +40,6 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
-    GeoType,
-    IntervalType,
     MapType,
     StructType,
     as_stored,
@@ -251,10 +249,9 @@ def type_sql(data_type: DataType) -> str:
             return f"MAP<{type_sql(key_type)},{type_sql(value_type)}>"
         case StructType(fields):
             return "STRUCT<" + ",".join(f"{quote_identifier(f.name)}:{type_sql(f.data_type)}" for f in fields) + ">"
-        case IntervalType() | GeoType():
-            return type_sql(as_stored(data_type))
         case _:
-            return _SQL_NAMES.get(str(data_type), str(data_type).upper())
+            name = str(as_stored(data_type))
+            return _SQL_NAMES.get(name, name.upper())
 
 
 def quote_string(text: str) -> str:

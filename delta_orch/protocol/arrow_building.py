@@ -39,8 +39,6 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
-    GeoType,
-    IntervalType,
     MapType,
     StructField,
     StructType,
@@ -385,10 +383,8 @@ def type_to_arrow(data_type: DataType) -> pa.DataType:
             )
         case StructType(fields):
             return pa.struct([field_to_arrow(f) for f in fields])
-        case IntervalType() | GeoType():
-            return _TO_ARROW[as_stored(data_type)]
         case _:
-            return _TO_ARROW[data_type]
+            return _TO_ARROW[as_stored(data_type)]
 
 
 def field_to_arrow(field: StructField) -> pa.Field:

@@ -15,19 +15,14 @@ from delta_orch.protocol.types import (
     LONG,
     SHORT,
     TIMESTAMP_NTZ,
-    VARIANT,
     VOID,
-    ArrayType,
     DataType,
     DecimalType,
-    GeoType,
-    IntervalType,
-    MapType,
     StructType,
-    as_stored,
-    is_variant_storage,
+    is_stored_form,
     parts_beside,
     parts_of,
+    traits_of,
 )
 
 RESERVED_NAMES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
@@ -109,17 +104,14 @@ def _type_mismatches(source: DataType, target: DataType, path: str, fill_nulls: 
     elif parts := parts_beside(source, target):
         for name, have, want in parts:
             yield from _type_mismatches(have, want, f"{path}.{name}", fill_nulls)
-    elif not (target == VARIANT and is_variant_storage(source)) and not is_lossless_cast(source, target):
+    elif not is_lossless_cast(source, target):
         yield f"column {path} is {source}, the table has {target}"
 
 
 def is_lossless_cast(source: DataType, target: DataType) -> bool:
     """Whether every value of an atomic type is a value of the other; a void column fits every type."""
-    if source in (target, VOID) or target in _LOSSLESS.get(source, ()):
+    if source in (target, VOID) or target in _LOSSLESS.get(source, ()) or is_stored_form(source, target):
         return True
-    if isinstance(target, IntervalType | GeoType):
-        # As a variant, its values come as what files hold.
-        return source == as_stored(target)
     if isinstance(target, DecimalType):
         room = target.precision - target.scale
         if isinstance(source, DecimalType):
@@ -166,7 +158,7 @@ def ensure_valid_table_schema(
                 remedy=f"Choose one of {', '.join(schema.names)}",
                 column=column,
             )
-        if isinstance(f.data_type, StructType | ArrayType | MapType | GeoType) or f.data_type in (VARIANT, VOID):
+        if not traits_of(f.data_type).is_partition:
             raise SchemaMismatchError(
                 f"Column {column!r} of type {f.data_type} cannot be a partition column",
                 remedy="Partition by a column whose values have a text form: a number, a string, a date or a timestamp",

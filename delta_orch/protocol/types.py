@@ -195,6 +195,59 @@ VARIANT = PrimitiveType("variant")
 YEAR_MONTH = IntervalType("year to month")
 DAY_TIME = IntervalType("day to second")
 
+
+@dataclass(frozen=True, slots=True)
+class TypeTraits:
+    """The uses that values of a type have. A nested type has only the uses that its own values have: its parts have
+    traits of their own (`types_of`).
+
+    Attributes:
+        stored: The type of the values that travel in Arrow and Spark: that of data files. None is the type itself.
+        is_atomic: A value is one value: it has constants, casts and an order of its own.
+        is_computable: Expressions compute from the values. Otherwise IS NULL and IS NOT NULL are the only conditions,
+            and neither a default nor a generation expression gives such a value.
+        compares: Two values are equal or not. Nothing compares what a type holds if one part does not compare.
+        has_bounds: Files know the smallest and the largest value, by which a table can be clustered.
+        has_box: Files know the box around all values, and name the type (`GEOMETRY`): plain bytes are not enough.
+        is_partition: Partition values can have the type.
+        is_iceberg: Tables with the Iceberg compatibility features can have the type.
+        feature: The table feature that the type needs.
+    """
+
+    stored: DataType | None = None
+    is_atomic: bool = False
+    is_computable: bool = True
+    compares: bool = True
+    has_bounds: bool = False
+    has_box: bool = False
+    is_partition: bool = False
+    is_iceberg: bool = True
+    feature: str | None = None
+
+
+_ATOMIC = TypeTraits(is_atomic=True, has_bounds=True, is_partition=True)
+_UNORDERED = replace(_ATOMIC, has_bounds=False)
+_INTERVAL_TRAITS = TypeTraits(is_computable=False, is_partition=True, is_iceberg=False)
+_TRAITS: Mapping[DataType | type[DataType], TypeTraits] = {
+    BINARY: _UNORDERED,
+    BOOLEAN: _UNORDERED,
+    TIMESTAMP_NTZ: replace(_ATOMIC, feature="timestampNtz"),
+    VOID: TypeTraits(is_iceberg=False),
+    VARIANT: TypeTraits(compares=False, is_iceberg=False, feature="variantType"),
+    YEAR_MONTH: replace(_INTERVAL_TRAITS, stored=INTEGER),
+    DAY_TIME: replace(_INTERVAL_TRAITS, stored=LONG),
+    GeoType: TypeTraits(stored=BINARY, is_computable=False, has_box=True, is_iceberg=False, feature="geospatial"),
+    ArrayType: TypeTraits(),
+    MapType: TypeTraits(compares=False),
+    StructType: TypeTraits(),
+}
+
+
+def traits_of(data_type: DataType) -> TypeTraits:
+    """The uses that values of a type have. Each place that treats some types in its own way asks here."""
+    return _TRAITS.get(type(data_type)) or _TRAITS.get(data_type, _ATOMIC)
+
+
 CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 COLLATIONS = "__COLLATIONS"
 """The key of a column's metadata with its type as declared, where texts in it have a length."""
@@ -264,19 +317,17 @@ def parse_geo(name: str) -> GeoType | None:
 
 def as_stored(data_type: DataType) -> DataType:
     """The type of the values that travel in Arrow and Spark: that of the files for intervals and shapes."""
-    match data_type:
-        case PrimitiveType() | DecimalType():
-            return data_type
-        case IntervalType():
-            return INTEGER if data_type == YEAR_MONTH else LONG
-        case GeoType():
-            return BINARY
-    return with_parts(data_type, lambda _, inner: as_stored(inner))
+    return traits_of(data_type).stored or with_parts(data_type, lambda _, inner: as_stored(inner))
 
 
 def stored_schema(schema: StructType) -> StructType:
     """`as_stored`, of the columns of a table."""
     return StructType(tuple(replace(f, data_type=as_stored(f.data_type)) for f in schema))
+
+
+def is_stored_form(data_type: DataType, logical: DataType) -> bool:
+    """Whether values of a type are the form in which those of a variant, an interval or a shape travel."""
+    return is_variant_storage(data_type) if logical == VARIANT else data_type == traits_of(logical).stored
 
 
 def is_variant_storage(data_type: DataType) -> bool:
@@ -387,6 +438,16 @@ def types_of(data_type: DataType) -> Iterator[DataType]:
     yield data_type
     for _, inner in parts_of(data_type):
         yield from types_of(inner)
+
+
+def features_of(data_type: DataType) -> set[str]:
+    """The table features that a type and all types inside it need."""
+    return {feature for inner in types_of(data_type) if (feature := traits_of(inner).feature) is not None}
+
+
+def has_equality(data_type: DataType) -> bool:
+    """Whether two values are equal or not, whatever they hold."""
+    return all(traits_of(inner).compares for inner in types_of(data_type))
 
 
 def holds_geo(data_type: DataType) -> bool:

@@ -14,17 +14,10 @@ from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.protocol.schema_edit import Path, quote_path, type_at
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import (
-    BINARY,
-    BOOLEAN,
-    VARIANT,
-    VOID,
-    ArrayType,
     DataType,
-    GeoType,
-    IntervalType,
-    MapType,
     StructType,
     indexed_leaves,
+    traits_of,
 )
 from delta_orch.table.column_mapping import physical_name, physical_path
 from delta_orch.table.configuration import TableConfiguration
@@ -131,9 +124,7 @@ def ensure_can_cluster(configuration: TableConfiguration, columns: Sequence[Path
 
 def ensure_bounded(path: Path, data_type: DataType) -> None:
     """Raise InvalidRequestError where files have no smallest and largest value of a column of that type."""
-    if data_type in (BINARY, BOOLEAN, VARIANT, VOID) or isinstance(
-        data_type, StructType | ArrayType | MapType | IntervalType | GeoType
-    ):
+    if not traits_of(data_type).has_bounds:
         raise InvalidRequestError(
             f"A table cannot be clustered by {quote_path(path)} of type {data_type}",
             cause="Files have no smallest and largest value of it",

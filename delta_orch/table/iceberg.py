@@ -18,14 +18,12 @@ from delta_orch.protocol.types import (
     LONG,
     SHORT,
     VARIANT,
-    VOID,
     ArrayType,
     DataType,
     DecimalType,
-    GeoType,
-    IntervalType,
     MapType,
     fields_of,
+    traits_of,
     types_of,
 )
 from delta_orch.table.configuration import TableConfiguration
@@ -90,8 +88,8 @@ def _problems(table: TableConfiguration) -> Iterator[str]:
     if 3 in versions and VARIANT in types:
         types.remove(VARIANT)
         yield "this release does not write variants for Iceberg V3"
-    excluded = (IntervalType, GeoType, *((ArrayType, MapType) if 1 in versions else ()))
-    if forbidden := {str(t) for t in types if t in (VOID, VARIANT) or isinstance(t, excluded)}:
+    excluded = (ArrayType, MapType) if 1 in versions else ()
+    if forbidden := {str(t) for t in types if not traits_of(t).is_iceberg or isinstance(t, excluded)}:
         yield f"it excludes the types {', '.join(sorted(forbidden))}"
     if TYPE_CHANGES not in table.metadata.schema_string:
         return

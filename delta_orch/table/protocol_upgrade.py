@@ -19,7 +19,11 @@ from typing import NamedTuple
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import serialize_schema
-from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, DataType, StructType, fields_of, holds_geo, types_of
+from delta_orch.protocol.types import (
+    StructType,
+    features_of,
+    fields_of,
+)
 from delta_orch.table import registry
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.registry import (
@@ -40,7 +44,6 @@ from delta_orch.table.type_widening import has_type_changes
 
 FEATURE_PREFIX = "delta.feature."
 _REQUEST_VALUES = ("supported", "enabled")
-_FEATURE_OF_TYPE = {TIMESTAMP_NTZ: "timestampNtz", VARIANT: "variantType"}
 _VERSION_PROPERTIES = ("delta.minreaderversion", "delta.minwriterversion")
 NEW_TABLE = Protocol(1, 2)
 """Where a new table starts: append-only and invariants are understood by every writer there is."""
@@ -49,8 +52,7 @@ NEW_TABLE = Protocol(1, 2)
 def required_features(configuration: TableConfiguration) -> frozenset[str]:
     """The features that the schema and the properties ask for, and those they depend on. Unknown names are left out."""
     needed = {f.name for f in FEATURES if f.enabled_by is not None and asks_for(f.enabled_by)(configuration.metadata)}
-    needed |= {"geospatial"} if holds_geo(configuration.schema) else set()
-    needed |= {_FEATURE_OF_TYPE[t] for t in types_of(configuration.schema) if t in _FEATURE_OF_TYPE}
+    needed |= features_of(configuration.schema)
     # Constraints, generated columns, …: what the schema or a property asks for must not be ignored.
     needed |= {f.name for f in FEATURES if f.is_active is not always and f.is_active(configuration.metadata)}
     return frozenset(with_dependencies(needed))
@@ -286,8 +288,13 @@ def _while_set(name: str) -> Blocker:
     return _while(_of_metadata(asks_for(name)), f"set {name} to another value first")
 
 
-def _has_type(data_type: DataType) -> Callable[[TableConfiguration], bool]:
-    return lambda view: any(t == data_type for t in types_of(view.schema))
+def _of_type(feature: str, column_types: str) -> Removal:
+    """That of a feature which is needed while a column has such a type."""
+
+    def has_type(view: TableConfiguration) -> bool:
+        return feature in features_of(view.schema)
+
+    return Removal(_while(has_type, f"drop the {column_types} first"), history_needs_it=True, uses=has_type)
 
 
 def _has_not_null(view: TableConfiguration) -> bool:
@@ -326,19 +333,9 @@ REMOVALS: Mapping[str, Removal] = {
     ),
     # Nothing in the log depends on it.
     "vacuumProtocolCheck": Removal(_nothing, history_needs_it=True, uses=lambda view: False),
-    "timestampNtz": Removal(
-        _while(_has_type(TIMESTAMP_NTZ), "drop the columns of type timestamp_ntz first"),
-        history_needs_it=True,
-        uses=_has_type(TIMESTAMP_NTZ),
-    ),
-    "geospatial": Removal(
-        _while(lambda view: holds_geo(view.schema), "drop the geometry and geography columns first"),
-        history_needs_it=True,
-        uses=lambda view: holds_geo(view.schema),
-    ),
-    "variantType": Removal(
-        _while(_has_type(VARIANT), "drop the variant columns first"), history_needs_it=True, uses=_has_type(VARIANT)
-    ),
+    "timestampNtz": _of_type("timestampNtz", "columns of type timestamp_ntz"),
+    "geospatial": _of_type("geospatial", "geometry and geography columns"),
+    "variantType": _of_type("variantType", "variant columns"),
     "variantShredding": Removal(
         _nothing,
         forgets=("delta.enableVariantShredding",),

@@ -211,7 +211,7 @@ class _Merging:
         if ours == VOID:
             # So far it is null in every row, and in no file.
             return _loosen(theirs)
-        if is_lossless_cast(theirs, ours) or (ours == VARIANT and is_variant_storage(theirs)):
+        if is_lossless_cast(theirs, ours):
             return ours
         wider = widened_by_data(ours, theirs) if self.may_widen else None
         if wider is not None:

@@ -36,14 +36,12 @@ from delta_orch.protocol.arrow_building import string_array, type_to_arrow
 from delta_orch.protocol.partition_values import parse_partition_value, serialize_partition_value
 from delta_orch.protocol.paths import decode_path, encode_path, is_absolute, local_path_in_log
 from delta_orch.protocol.types import (
-    VARIANT,
     DataType,
-    IntervalType,
     StructField,
     StructType,
-    as_stored,
-    is_variant_storage,
+    is_stored_form,
     parts_beside,
+    traits_of,
 )
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.storage.base import FileMeta, LogStore
@@ -412,9 +410,7 @@ def _misfits(file_type: DataType, table_type: DataType, path: str) -> Iterator[s
     elif parts := parts_beside(file_type, table_type):
         for name, have, want in parts:
             yield from _misfits(have, want, f"{path}{name}.")
-    elif (table_type == VARIANT and is_variant_storage(file_type)) or (
-        isinstance(table_type, IntervalType) and file_type == as_stored(table_type)
-    ):
+    elif is_stored_form(file_type, table_type) and not traits_of(table_type).has_box:
         return
     elif file_type != table_type and not (
         file_type in OF_32_BITS and table_type in OF_32_BITS and is_widening(file_type, table_type)

@@ -38,7 +38,14 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult, parse_txns
 from delta_orch.protocol.arrow_building import python_rows, schema_to_arrow
 from delta_orch.protocol.schema_check import ensure_schema_fits
-from delta_orch.protocol.types import BOOLEAN, INTEGER, TIMESTAMP, VARIANT, MapType, StructField, StructType, types_of
+from delta_orch.protocol.types import (
+    BOOLEAN,
+    INTEGER,
+    TIMESTAMP,
+    StructField,
+    StructType,
+    has_equality,
+)
 from delta_orch.scan.scan import Scan
 from delta_orch.table.schema_evolution import as_created_from_data
 from delta_orch.verbs.change_envelopes import CHANGE_TYPE, opened
@@ -212,7 +219,7 @@ class _Batch:
 
     def _ensure_comparable(self) -> None:
         for field in self._schema:
-            if any(isinstance(part, MapType) or part == VARIANT for part in types_of(field.data_type)):
+            if not has_equality(field.data_type):
                 raise SchemaMismatchError(
                     f"write='cdc' cannot compare the column {field.name} ({field.data_type})",
                     cause="Values of maps and variants cannot be compared",

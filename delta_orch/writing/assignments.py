@@ -32,13 +32,14 @@ from delta_orch.protocol.types import (
     TIMESTAMP_NTZ,
     VARIANT,
     VOID,
+    ArrayType,
     DataType,
     DecimalType,
-    GeoType,
-    IntervalType,
+    MapType,
     PrimitiveType,
     StructField,
     StructType,
+    traits_of,
     types_of,
     with_parts,
 )
@@ -170,7 +171,7 @@ def default_of(field: StructField, table: TableConfiguration) -> Expression:
 def ensure_definable(field: StructField) -> None:
     """Raise SchemaMismatchError for a column whose values no expression can compute. A cast of Spark's intervals to
     numbers counts days or hours, but files hold other units."""
-    if any(isinstance(inner, IntervalType | GeoType) for inner in types_of(field.data_type)):
+    if not all(traits_of(inner).is_computable for inner in types_of(field.data_type)):
         raise SchemaMismatchError(
             f"Column {field.name!r} of type {field.data_type} has a default or is generated",
             cause="Values of intervals and shapes can only come from rows",
@@ -182,7 +183,8 @@ def ensure_definable(field: StructField) -> None:
 def as_default(value: Expression, data_type: DataType) -> Expression:
     """Return a default of a nested type. Spark casts it, and a cast matches fields by position, while an assigned value
     is matched by name."""
-    is_cast = not (isinstance(value, Literal) or is_atomic(data_type) or data_type in (VARIANT, VOID))
+    is_nested = isinstance(data_type, StructType | ArrayType | MapType)
+    is_cast = is_nested and not isinstance(value, Literal)
     return Cast(value, data_type) if is_cast else value
 
 
@@ -253,9 +255,9 @@ def cast_to(value: Expression, have: DataType, want: DataType, name: str) -> Exp
         return _fitted(value, have, want, name)
     if have == VOID:
         return value
-    if is_lossless_cast(have, want) or _is_assignable(have, want):
+    if _is_cast(have, want):
         return Cast(value, want)
-    if not (is_atomic(have) or is_atomic(want)):
+    if not (traits_of(have).is_atomic or traits_of(want).is_atomic):
         # Nested names are compared with the table's before the first row is written.
         inside = _cast_inside(have, want)
         return value if inside == have else Cast(value, inside)
@@ -282,10 +284,10 @@ def ensure_value_fits(value: Expression, have: DataType, place: Path, schema: St
 
 def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expression:
     if literal.value is None:
-        return Literal(None, want if is_atomic(want) else None)
+        return Literal(None, want if traits_of(want).is_atomic else None)
     if want == STRING:
         return Cast(literal, want)
-    if is_atomic(want):
+    if traits_of(want).is_atomic:
         fitted: Expression | None = None
         try:
             fitted = fit_comparison("=", Column((name,)), want, literal)
@@ -314,7 +316,7 @@ def _has_room(want: DataType, number: int | Decimal) -> bool:
 def _cast_inside(have: DataType, want: DataType) -> DataType:
     """Return the type of a nested value whose parts are cast: its own names in their order, with the types of `want`. A
     part without a cast or a counterpart keeps its type."""
-    if have == VOID or is_lossless_cast(have, want) or _is_assignable(have, want):
+    if have == VOID or _is_cast(have, want):
         return want
     if type(have) is not type(want):
         return have
@@ -326,9 +328,14 @@ def _cast_inside(have: DataType, want: DataType) -> DataType:
     return with_parts(have, of_part)
 
 
+def _is_cast(have: DataType, want: DataType) -> bool:
+    # A cast of a struct to a variant makes an object of it, not the variant that it stores.
+    return want != VARIANT and (is_lossless_cast(have, want) or _is_assignable(have, want))
+
+
 def _is_assignable(have: DataType, want: DataType) -> bool:
     """The casts between atomic types that ANSI allows."""
-    if not (is_atomic(have) and is_atomic(want)):
+    if not (traits_of(have).is_atomic and traits_of(want).is_atomic):
         return False
     if STRING in (have, want):
         return True
@@ -341,12 +348,6 @@ def _is_assignable(have: DataType, want: DataType) -> bool:
 
 def _is_number(data_type: DataType) -> bool:
     return data_type in INTEGRAL_RANGES or data_type in (FLOAT, DOUBLE) or isinstance(data_type, DecimalType)
-
-
-def is_atomic(data_type: DataType) -> bool:
-    return isinstance(data_type, DecimalType) or (
-        isinstance(data_type, PrimitiveType) and data_type.name not in ("variant", "void")
-    )
 
 
 def _unfit(what: str, want: DataType, name: str, remedy: str) -> SchemaMismatchError:

@@ -48,10 +48,11 @@ from delta_orch.protocol.types import (
     may_be_null,
     parts_beside,
     parts_of,
+    traits_of,
 )
 from delta_orch.table.column_definitions import constraints_of, generation_expression, invariant_text
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.writing.assignments import as_default, cast_to, ensure_definable, is_atomic
+from delta_orch.writing.assignments import as_default, cast_to, ensure_definable
 from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import RowShape, WriteTarget
 
@@ -188,7 +189,9 @@ def default_value(field: StructField, sql: str) -> Expression:
         if default.value is None:
             return default
         return cast_to(default, literal_type(default), field.data_type, field.name)
-    return Cast(default, field.data_type) if is_atomic(field.data_type) else as_default(default, field.data_type)
+    return (
+        Cast(default, field.data_type) if traits_of(field.data_type).is_atomic else as_default(default, field.data_type)
+    )
 
 
 def generated_value(field: StructField, sql: str, schema: StructType) -> Expression:
@@ -313,7 +316,7 @@ def _has_shape(have: DataType, want: DataType) -> bool:
         )
     if parts := parts_beside(have, want):
         return all(_has_shape(a, b) for _, a, b in parts)
-    return is_atomic(have) and (is_atomic(want) or want == VARIANT)
+    return traits_of(have).is_atomic and (traits_of(want).is_atomic or want == VARIANT)
 
 
 def _type_of(value: Expression, schema: StructType) -> DataType | None:

@@ -35,6 +35,7 @@ from delta_orch.protocol.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    VARIANT,
     VOID,
     ArrayType,
     DecimalType,
@@ -60,6 +61,8 @@ SCHEMA = StructType(
         StructField("tags", MapType(STRING, STRING)),
         StructField("items", ArrayType(StructType((StructField("sku", STRING),)))),
         StructField("a.b", LONG),
+        StructField("listed", ArrayType(MapType(STRING, STRING))),
+        StructField("loose", VARIANT),
     )
 )
 
@@ -164,7 +167,8 @@ def test_a_column_that_is_not_there(text: str, matches: list[str]) -> None:
 @pytest.mark.parametrize(
     "text",
     ["i", "5", "'x'", "i = 'x'", "i = DATE '2013-01-01'", "flag = 1", "day = 5", "day = '2013-02-30'", "tags = tags",
-     "i = flag", "at > 5", "point = 1", "name = X'00'", "x = 'abc'", "at = '9999999-01-01'"],
+     "i = flag", "at > 5", "point = 1", "name = X'00'", "x = 'abc'", "at = '9999999-01-01'", "listed = listed",
+     "listed <=> listed", "loose = loose"],
 )  # fmt: skip
 def test_types_that_do_not_compare(text: str) -> None:
     with pytest.raises(InvalidExpressionError):

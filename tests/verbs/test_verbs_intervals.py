@@ -186,3 +186,18 @@ def test_what_delta_on_spark_writes(text: str, expected: int) -> None:
 def test_other_partition_values_are_told(text: str) -> None:
     with pytest.raises(ProtocolViolationError, match="not a valid interval year to month"):
         parse_partition_value(text, YEAR_MONTH)
+
+
+def test_change_events_compare_intervals(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create((column("id", "bigint"), column("seq", "bigint"), column("took", "interval day to second")))
+
+    def events(seq: int, *took: int | None) -> pa.Table:
+        numbers = {"id": pa.array(range(len(took)), pa.int64()), "seq": pa.array([seq] * len(took), pa.int64())}
+        return pa.table({**numbers, "took": pa.array(took, pa.int64())})
+
+    table.apply_changes(events(1, 5, None, 7), keys=["id"], sequence_by="seq")
+    table.apply_changes(events(2, 5, 6, None), keys=["id"], sequence_by="seq")
+    with pytest.raises(InvalidRequestError, match="have the same sequence and differ"):
+        table.apply_changes(events(2, 5, 6, 8), keys=["id"], sequence_by="seq")
+    ensure_same_rows(table.snapshot().scan(columns=["id", "seq", "took"]).to_arrow(), events(2, 5, 6, None))

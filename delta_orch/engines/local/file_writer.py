@@ -62,6 +62,7 @@ from delta_orch.protocol.types import (
     MapType,
     StructType,
     holds_geo,
+    traits_of,
 )
 from delta_orch.storage.base import LogStore, storage_error
 from delta_orch.table.column_mapping import ColumnMappingMode
@@ -328,7 +329,7 @@ class FileWriter:
 
     def _append(self, rows: pa.Table) -> None:
         for column in self._layout.statistics:
-            if isinstance(column.data_type, GeoType):
+            if traits_of(column.data_type).has_box:
                 # Arrow counts no nulls of shapes in footers.
                 found = self._shapes.setdefault(column.path, Found())
                 found.null_count = (found.null_count or 0) + _leaf(rows, column.path).null_count

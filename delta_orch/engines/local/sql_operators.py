@@ -24,7 +24,6 @@ from delta_orch.engines.local.sql_types import (
     decimal_operand,
     ensure_computable,
     error,
-    has_equality,
     is_atomic,
     is_number,
     literal_value,
@@ -89,6 +88,7 @@ from delta_orch.protocol.types import (
     MapType,
     PrimitiveType,
     StructType,
+    has_equality,
 )
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}

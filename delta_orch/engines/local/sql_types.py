@@ -37,13 +37,10 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
-    GeoType,
-    IntervalType,
     MapType,
-    PrimitiveType,
     StructField,
     StructType,
-    as_stored,
+    traits_of,
     types_of,
 )
 
@@ -91,7 +88,7 @@ def unsupported(what: str) -> UnsupportedExpressionError:
 
 
 def is_atomic(data_type: DataType) -> bool:
-    return isinstance(data_type, DecimalType) or (isinstance(data_type, PrimitiveType) and data_type.name != "variant")
+    return data_type == VOID or traits_of(data_type).is_atomic
 
 
 def is_number(data_type: DataType) -> bool:
@@ -132,16 +129,6 @@ def _common_part(left: DataType, right: DataType) -> DataType:
 def holds_void(data_type: DataType) -> bool:
     """Whether a part of a type is `void`, the type of nulls, as in `array()`. Such a value must be cast."""
     return VOID in types_of(data_type)
-
-
-def has_equality(data_type: DataType) -> bool:
-    """Whether values are compared as in Spark. Maps, variants, and values that hold them are not."""
-    match data_type:
-        case ArrayType():
-            return has_equality(data_type.element_type)
-        case StructType():
-            return all(has_equality(field.data_type) for field in data_type)
-    return is_atomic(data_type)
 
 
 def common_type_of(data_types: Sequence[DataType]) -> DataType:
@@ -291,7 +278,7 @@ def finite(value: Typed) -> Typed:
 def cast(value: Typed, target: DataType) -> Typed:
     """An explicit CAST. Raises UnsupportedExpressionError for one whose result or whose failures differ in DuckDB."""
     source = value.data_type
-    if isinstance(target, IntervalType | GeoType) and source == as_stored(target):
+    if source == traits_of(target).stored:
         return Typed(value.sql, target)
     if source in (target, VOID):
         return replace(widen(value, target), char_width=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
@@ -26,12 +26,12 @@ from delta_orch.protocol.types import (
     STATED_DEFINITIONS,
     STRING,
     YEAR_MONTH,
-    GeoType,
-    IntervalType,
+    DataType,
     StructField,
     StructType,
     definitions_in,
     stored_schema,
+    traits_of,
     types_of,
 )
 
@@ -86,9 +86,9 @@ def _with_stated_definitions(field: StructField) -> StructField:
     return replace(field, data_type=with_fields(field.data_type, _with_stated_definitions), metadata=metadata)
 
 
-_NUMBERS = {
-    YEAR_MONTH: "CAST(CAST(… AS INTERVAL MONTH) AS INT)",
-    DAY_TIME: "CAST(1000000 * CAST(CAST(… AS INTERVAL SECOND) AS DECIMAL(18,6)) AS BIGINT)",
+_VALUES: Mapping[DataType, str] = {
+    YEAR_MONTH: "the number, CAST(CAST(… AS INTERVAL MONTH) AS INT)",
+    DAY_TIME: "the number, CAST(1000000 * CAST(CAST(… AS INTERVAL SECOND) AS DECIMAL(18,6)) AS BIGINT)",
 }
 
 
@@ -103,8 +103,8 @@ def _ensure_is_of_tables(field: SparkField) -> None:
             column=field.name,
         ) from e
     for inner in types_of(delta_type):
-        if isinstance(inner, IntervalType | GeoType):
-            values = "the bytes, ST_AsBinary(…)" if isinstance(inner, GeoType) else f"the number, {_NUMBERS[inner]}"
+        if traits_of(inner).stored is not None:
+            values = _VALUES.get(inner, "the bytes, ST_AsBinary(…)")
             raise SchemaMismatchError(
                 f"{problem}Arrow cannot hold",
                 cause="A table's intervals are numbers in rows, and its shapes are WKB",

@@ -14,22 +14,13 @@ from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.arrow_building import one_chunk, string_array, struct_array, type_to_arrow
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import (
-    BINARY,
-    BOOLEAN,
-    VARIANT,
-    VOID,
-    ArrayType,
     DataType,
-    GeoType,
-    IntervalType,
-    MapType,
     StructField,
     StructType,
+    traits_of,
 )
 from delta_orch.table.clustering import indexed_columns
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
-
-_UNBOUNDED = (BINARY, BOOLEAN, VARIANT, VOID)
 
 
 def stats_type(
@@ -130,8 +121,9 @@ def _logical_name(field: StructField) -> str:
 
 def _bound_type(data_type: DataType) -> pa.DataType:
     # Corners of a box as text: POINT(1.0 2.0).
-    return pa.string() if isinstance(data_type, GeoType) else type_to_arrow(data_type)
+    return pa.string() if traits_of(data_type).has_box else type_to_arrow(data_type)
 
 
 def _is_unbounded(data_type: DataType) -> bool:
-    return data_type in _UNBOUNDED or isinstance(data_type, ArrayType | MapType | IntervalType)
+    traits = traits_of(data_type)
+    return not (traits.has_bounds or traits.has_box)

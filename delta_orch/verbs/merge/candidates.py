@@ -11,18 +11,15 @@ from delta_orch.errors import ConstraintViolationError, InvalidExpressionError, 
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal
 from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
-from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, conjuncts, disjunction, is_opaque
 from delta_orch.protocol.arrow_building import python_rows, python_values
 from delta_orch.protocol.types import (
     BOOLEAN,
-    DATE,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
+    DOUBLE,
+    FLOAT,
     DataType,
-    DecimalType,
     StructType,
+    traits_of,
 )
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
 from delta_orch.writing.plan import BOUNDS
@@ -31,7 +28,6 @@ MOST_EXACT_ROWS = 5_000
 """Up to this number of source rows, files are selected by the keys themselves. Beyond it, by the least and the greatest
 key."""
 _MOST_PARTITION_VALUES = 1_000
-_ORDERED = {*INTEGRAL_RANGES, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ}
 
 
 class Equality(NamedTuple):
@@ -130,7 +126,7 @@ def find_candidates(
 def is_ordered(data_type: DataType) -> bool:
     """Whether all values of the type lie between the least and the greatest value. Floats do not qualify, because
     statistics do not cover NaN."""
-    return data_type in _ORDERED or isinstance(data_type, DecimalType)
+    return traits_of(data_type).has_bounds and data_type not in (FLOAT, DOUBLE)
 
 
 def _distinct(

@@ -10,7 +10,13 @@ from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Choice, Column, Comparison, Expression, IsNull, Literal, Not
 from delta_orch.expressions.renaming import NewName
 from delta_orch.expressions.tree import columns_of, conjunction
-from delta_orch.protocol.types import BOOLEAN, INTEGER, VARIANT, DecimalType, PrimitiveType, StructField, StructType
+from delta_orch.protocol.types import (
+    BOOLEAN,
+    INTEGER,
+    StructField,
+    StructType,
+    traits_of,
+)
 from delta_orch.verbs.merge.assignments import ResolvedClause
 from delta_orch.verbs.merge.clauses import Action, Kind
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
@@ -205,7 +211,7 @@ def with_keys(engine: Engine, source: Relation, on: Expression, mark: str) -> Re
     fields = [field for field in schema if field.name in looked_at]
     groups = source
     # Grouping only saves time, because repeated key rows are correct. Not every engine can group by all types.
-    if all(isinstance(f.data_type, PrimitiveType | DecimalType) and f.data_type != VARIANT for f in fields):
+    if all(traits_of(f.data_type).is_atomic for f in fields):
         # The mark is a grouping key, so that a source without rows gives no group.
         groups = engine.aggregate(source, as_they_are([mark, *(field.name for field in fields)]), [])
     keys = [
