@@ -7,7 +7,7 @@ encoding raise `InvalidVariantError` (Variant binary encoding; PROTOCOL, "Varian
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +15,14 @@ import pyarrow as pa
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.arrow_building import VARIANT_STORAGE
 from delta_orch.protocol.variant.byte_columns import byte_strings, with_validity
+from delta_orch.protocol.variant.decode import python_values
 from delta_orch.protocol.variant.dictionaries import Located, Names
 from delta_orch.protocol.variant.encode import encode_variant, parse_json
 from delta_orch.protocol.variant.extract import variant_get
 from delta_orch.protocol.variant.json_columns import json_texts
 from delta_orch.protocol.variant.reconstruct import located_variants, reconstruct_variant, variant_array
 from delta_orch.protocol.variant.values import VariantValue
-from delta_orch.protocol.variant.variant import Variant, decode_value
+from delta_orch.protocol.variant.variant import Variant
 
 __all__ = [
     "Variant",
@@ -33,8 +34,6 @@ __all__ = [
     "variant_to_python",
     "variants_to_arrow",
 ]
-
-_BLOCK_ROWS = 4096
 
 
 def variant_to_python(array: pa.Array | pa.ChunkedArray, *, sql_null: VariantValue = None) -> list[VariantValue]:
@@ -51,7 +50,7 @@ def variant_to_python(array: pa.Array | pa.ChunkedArray, *, sql_null: VariantVal
     rows: list[VariantValue] = []
     for chunk in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
         located, names, length = _located(chunk)
-        values = _decoded(located, names)
+        values = python_values(located, names)
         if len(located.rows) == length:
             rows.extend(values)
             continue
@@ -80,15 +79,6 @@ def variant_to_json(array: pa.Array | pa.ChunkedArray) -> pa.StringArray | pa.Ch
     present[located.rows] = True
     _, offsets, data = column.to_binary().buffers()
     return with_validity(pa.StringArray.from_buffers(length, offsets, data), present)
-
-
-def _decoded(located: Located, names: Names) -> Iterator[VariantValue]:
-    codes = names.codes[located.rows]
-    for first in range(0, len(codes), _BLOCK_ROWS):
-        block = slice(first, first + _BLOCK_ROWS)
-        starts, ends = located.starts[block].tolist(), located.ends[block].tolist()
-        for start, end, code in zip(starts, ends, codes[block].tolist(), strict=True):
-            yield decode_value(located.data[start:end].tobytes(), names.reader(code))
 
 
 def _located(array: pa.Array) -> tuple[Located, Names, int]:

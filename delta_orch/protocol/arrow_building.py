@@ -229,7 +229,7 @@ def with_children(array: pa.Array, children: Sequence[pa.Array], target: pa.Data
     if mask is not None and offsets.offset:
         # `from_arrays` takes no mask beside offsets that are a slice of a larger buffer.
         offsets = pa.concat_arrays([offsets.slice(0, 1), offsets.slice(1)])
-    kind = pa.MapArray if pt.is_map(target) else pa.ListArray
+    kind = pa.MapArray if pt.is_map(target) else pa.LargeListArray if pt.is_large_list(target) else pa.ListArray
     return kind.from_arrays(offsets, *children, type=target, mask=mask)
 
 

@@ -38,7 +38,6 @@ from delta_orch.protocol.variant.byte_columns import (
     with_validity,
 )
 from delta_orch.protocol.variant.dictionaries import Located
-from delta_orch.protocol.variant.encode import MAX_SHORT_STRING_BYTES
 from delta_orch.protocol.variant.layouts import KINDS, value_sizes
 from delta_orch.protocol.variant.values import (
     ARROW_TYPES,
@@ -47,6 +46,7 @@ from delta_orch.protocol.variant.values import (
     DECIMAL_DIGITS,
     INTEGERS,
     MAX_DECIMAL_SCALE,
+    MAX_SHORT_STRING_BYTES,
     MICROS_OF_A_DAY,
     SIZE_BYTES,
     BasicType,
@@ -124,6 +124,14 @@ def convert_array(array: pa.Array, target: pa.DataType, on_mismatch: OnMismatch)
     middle = len(array) // 2
     halves = (array.slice(0, middle), array.slice(middle))
     return pa.concat_arrays([convert_array(half, target, on_mismatch) for half in halves])
+
+
+def utf8_strings(array: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    """Bytes as text. Raises InvalidVariantError where they are not UTF-8."""
+    try:
+        return array.cast(pa.large_string())
+    except pa.ArrowInvalid as e:
+        raise invalid_variant("a string is not UTF-8", str(e)) from None
 
 
 def mismatch(found: str, target: pa.DataType, cause: str | None = None) -> SchemaMismatchError:

@@ -37,11 +37,7 @@ from delta_orch.protocol.variant.layouts import (
     read_uints_at,
     value_sizes,
 )
-from delta_orch.protocol.variant.values import BasicType, invalid_variant
-from delta_orch.protocol.variant.variant import METADATA_VERSION, MetadataReader
-
-_MAX_READERS = 4096
-"""Parsed dictionaries to keep: where every row has its own, keeping them all would fill the memory for nothing."""
+from delta_orch.protocol.variant.values import METADATA_VERSION, BasicType, invalid_variant
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +94,16 @@ class Dictionaries:
         ranks[order.astype(np.int64)] = np.arange(len(order))
         return ranks
 
-    def names_at(self, codes: Ints) -> list[bytes]:
-        """Words of the vocabulary."""
-        return list(pc.take(self.vocabulary, longs_from_numpy(codes)).to_pylist())
+    def names_at(self, codes: Ints) -> list[str]:
+        """Words of the vocabulary.
+
+        Raises:
+            InvalidVariantError: One is not UTF-8.
+        """
+        try:
+            return list(pc.take(self.vocabulary, longs_from_numpy(codes)).cast(pa.large_string()).to_pylist())
+        except pa.ArrowInvalid as e:
+            raise invalid_variant("a field's name is not UTF-8", str(e)) from None
 
 
 def parse_dictionaries(metadata: ByteColumn) -> Dictionaries:
@@ -138,19 +141,10 @@ class _DistinctMetadata:
         self.codes: Ints = np.zeros(len(metadata), np.int64)
         self.codes[rows] = dictionary_codes(encoded)
         self.column = column_from_arrow(encoded.dictionary)
-        self._readers: dict[int, MetadataReader] = {}
 
     @cached_property
     def dictionaries(self) -> Dictionaries:
         return parse_dictionaries(self.column)
-
-    def reader(self, code: int) -> MetadataReader:
-        if code not in self._readers:
-            if len(self._readers) >= _MAX_READERS:
-                self._readers.clear()
-            start, end = self.column.offsets[code : code + 2]
-            self._readers[code] = MetadataReader(self.column.data[start:end].tobytes())
-        return self._readers[code]
 
 
 class Names:
@@ -184,10 +178,6 @@ class Names:
     @property
     def dictionaries(self) -> Dictionaries:
         return self._lazy_distinct().dictionaries
-
-    def reader(self, code: int) -> MetadataReader:
-        """The dictionary of a number, for one value at a time."""
-        return self._lazy_distinct().reader(code)
 
 
 def _ensure_inside(inside: Mask) -> None:
@@ -252,9 +242,20 @@ class Located:
         return children, Located(self.rows[children.rows], self.data, starts, ends)
 
     def fields(self, names: Names) -> tuple[Children, Located, Ints]:
-        """The same for objects, and the position of each field's name in the vocabulary of `names`."""
+        """The same for objects, in the order of names, and the position of each name in the vocabulary of `names`.
+
+        Raises:
+            InvalidVariantError: As `children`; also where an object has two fields of one name.
+        """
         children, fields = self.children(BasicType.OBJECT)
-        return children, fields, names.dictionaries.codes_at(names.codes[fields.rows], children.ids)
+        codes = names.dictionaries.codes_at(names.codes[fields.rows], children.ids)
+        rows, ranks = children.rows, names.dictionaries.ranks[codes]
+        if ((rows[1:] > rows[:-1]) | (ranks[1:] > ranks[:-1])).all():
+            return children, fields, codes
+        order = np.lexsort((ranks, rows))
+        ensure_distinct(rows[order], ranks[order])
+        children = Children(rows[order], children.ids[order], children.offsets[order])
+        return children, fields.some(order), codes[order]
 
     def _field(self, name: str, names: Names) -> Located:
         # Without `fields`, so that only the requested one gets a place.
@@ -269,9 +270,7 @@ class Located:
 
     def of_code(self, codes: Ints, code: int) -> Located:
         """The fields of one name, by the codes that `fields` gave."""
-        places = np.flatnonzero(codes == code)
-        ensure_distinct(self.rows[places], codes[places])
-        return self.some(places)
+        return self.some(codes == code)
 
     def _element(self, index: int) -> Located:
         layout = containers(self.data, self.starts, self.ends, objects=False)
@@ -283,3 +282,11 @@ class Located:
             raise invalid_variant("elements of an array overlap or have no bytes")
         starts = layout.values_start[parents]
         return Located(self.rows[parents], self.data, starts + low, starts + high)
+
+
+def concatenated(parts: Sequence[Located]) -> Located:
+    """Values in the same bytes, one after the other."""
+    rows, starts, ends = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "starts", "ends")
+    )
+    return Located(rows, parts[0].data, starts, ends)

@@ -24,8 +24,11 @@ from delta_orch.protocol.variant.values import (
     DECIMAL_DIGITS,
     EPOCH_ORDINAL,
     INTEGERS,
+    MAX_CHILDREN_OF_SMALL,
     MAX_DECIMAL_SCALE,
     MAX_DEPTH,
+    MAX_SHORT_STRING_BYTES,
+    METADATA_VERSION,
     SIZE_BYTES,
     BasicType,
     Kind,
@@ -33,13 +36,12 @@ from delta_orch.protocol.variant.values import (
     VariantDate,
     VariantTimestamp,
     VariantValue,
+    ensure_size,
+    width_of,
 )
-from delta_orch.protocol.variant.variant import METADATA_VERSION, Variant
+from delta_orch.protocol.variant.variant import Variant
 
-MAX_SHORT_STRING_BYTES = 63
 MAX_DECIMAL_DIGITS = 38
-MAX_CHILDREN_OF_SMALL = 255
-_MAX_SIZE_BYTES = (1 << 32) - 1
 _SORTED_FLAG = 0x10
 EMPTY_METADATA = bytes([METADATA_VERSION | _SORTED_FLAG, 0, 0])
 
@@ -125,11 +127,6 @@ def _utf8(text: str) -> bytes:
 # Metadata and containers
 
 
-def width_of(largest: int) -> int:
-    """The fewest bytes that hold an unsigned integer."""
-    return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 3 if largest < 1 << 24 else 4
-
-
 def serialize_metadata(names: Iterable[bytes]) -> bytes:
     """The dictionary of names that are in ascending order of their UTF-8 bytes and differ, in as few bytes as it takes.
 
@@ -167,17 +164,6 @@ def _layout(values: Sequence[bytes]) -> tuple[bytes, int, bool, bytes]:
 
 def _uints(numbers: Iterable[int], width: int) -> bytes:
     return b"".join(number.to_bytes(width, "little") for number in numbers)
-
-
-def ensure_size(what: str, size_bytes: int) -> None:
-    """Refuse content that is larger than its size can say."""
-    if size_bytes > _MAX_SIZE_BYTES:
-        raise InvalidRequestError(
-            f"{what} is larger than a variant can be",
-            cause=f"It may have {_MAX_SIZE_BYTES} bytes",
-            remedy="Split it, or keep it in a column of its own",
-            size_bytes=size_bytes,
-        )
 
 
 # Scalars

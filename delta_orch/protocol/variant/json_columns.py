@@ -1,11 +1,7 @@
-"""JSON text of many variants at once: down level by level to the scalars, and up again with the text.
-
-The text is that of `values.to_json`, to the letter.
-"""
+"""JSON text of many variants at once: down level by level to the scalars, and up again with the text."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from json.encoder import encode_basestring
 
 import numpy as np
@@ -18,7 +14,6 @@ from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
     Bytes,
     Ints,
-    Mask,
     byte_strings,
     column_from_arrow,
     concatenate,
@@ -28,26 +23,20 @@ from delta_orch.protocol.variant.byte_columns import (
     join,
     missing,
     offsets_of,
-    present_bytes,
 )
-from delta_orch.protocol.variant.convert import arrow_values
-from delta_orch.protocol.variant.dictionaries import Dictionaries, Located, Names
-from delta_orch.protocol.variant.layouts import KINDS, ensure_distinct, value_sizes
+from delta_orch.protocol.variant.convert import utf8_strings
+from delta_orch.protocol.variant.decode import Level, blocks_of, levels_of
+from delta_orch.protocol.variant.dictionaries import Located, Names
 from delta_orch.protocol.variant.values import (
     DECIMAL_DIGITS,
     MAX_DAYS,
-    MAX_DEPTH,
     MIN_DAYS,
-    BasicType,
     Kind,
     VariantDate,
     VariantTimestamp,
-    invalid_variant,
-    to_json,
+    scalar_json,
 )
 
-_BLOCK_ROWS = 1 << 16
-_BLOCK_BYTES = 1 << 23
 _QUOTE = b'"'
 _ESCAPED = np.zeros(256, np.bool_)
 _ESCAPED[[*range(0x20), ord('"'), ord("\\")]] = True
@@ -62,17 +51,16 @@ Piece = tuple[Ints, ByteColumn]
 def json_texts(located: Located, names: Names) -> ByteColumn:
     """The canonical JSON text of each value.
 
+    Keys are in the order of their UTF-8 bytes. There is no white space. Decimals have all their digits, floats are
+    Python's shortest text that reads back as the same double. Dates, times and timestamps are ISO 8601 (UTC as
+    `+00:00`), binary is Base64, UUIDs are hyphenated hex. JSON has no NaN and no infinities: they become the strings
+    `"NaN"`, `"Infinity"` and `"-Infinity"`, as in Spark.
+
     Raises:
         InvalidVariantError: A value is damaged, or nested deeper than `MAX_DEPTH` levels.
     """
-    sizes = located.ends - located.starts
-    blocks: list[ByteColumn] = []
-    first, length = 0, len(located.rows)
-    while first < length or not blocks:
-        last = first + max(1, int(np.searchsorted(np.cumsum(sizes[first : first + _BLOCK_ROWS]), _BLOCK_BYTES)))
-        blocks.append(_texts(located.some(slice(first, last)), names))
-        first = last
-    return concatenate(blocks)
+    blocks = [_texts(block, names) for block in blocks_of(located)]
+    return concatenate(blocks) if blocks else missing(0)
 
 
 def unquoted_texts(located: Located, names: Names) -> pa.LargeStringArray:
@@ -90,126 +78,64 @@ def unquoted_texts(located: Located, names: Names) -> pa.LargeStringArray:
 # Containers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Level:
-    """The state of a level before the text of the next level is known.
-
-    Attributes:
-        scalars: The text of the scalars.
-        kinds: The basic type of each value.
-        owners: Values with children, objects first: the order in which their children make up the next level.
-        bounds: For each of them its first child, and one more.
-        leads: The text before each child: a comma and a name, if they are needed.
-    """
-
-    scalars: ByteColumn
-    kinds: Bytes
-    owners: Ints
-    bounds: Ints
-    leads: ByteColumn
-
-    def assemble(self, children: ByteColumn) -> ByteColumn:
-        if not len(self.owners):
-            return self.scalars
-        led = join([self.leads, children])
-        order = np.argsort(self.owners, kind="stable")
-        bodies = ByteColumn(led.offsets[self.bounds], led.data)
-        if not (self.owners[1:] > self.owners[:-1]).all():
-            bodies = bodies.take(order)
-        bodies = bodies.expand(self.owners[order], len(self.scalars))
-        return join([self._brackets(b"{["), bodies, self._brackets(b"}]"), self.scalars])
-
-    def _brackets(self, pair: bytes) -> ByteColumn:
-        is_container = self.kinds >= BasicType.OBJECT
-        characters = np.where(self.kinds[is_container] == BasicType.OBJECT, pair[0], pair[1]).astype(np.uint8)
-        return ByteColumn(offsets_of(is_container.astype(np.int64)), characters)
-
-
 def _texts(values: Located, names: Names) -> ByteColumn:
-    levels: list[_Level] = []
-    while len(values.starts) or not levels:
-        level, values = _open(values, names)
-        levels.append(level)
-        if len(levels) > MAX_DEPTH and len(values.starts):
-            raise invalid_variant(f"it is nested deeper than {MAX_DEPTH} levels")
+    # Text takes less memory than the arrays it is made of: levels are printed on the way down.
+    printed = [(level, _scalar_texts(level), _leads(level, names)) for level in levels_of(values, names)]
     texts = missing(0)
-    for level in reversed(levels):
-        texts = level.assemble(texts)
+    for level, scalars, leads in reversed(printed):
+        texts = _assembled(level, scalars, join([leads, texts]))
     return texts
 
 
-def _open(values: Located, names: Names) -> tuple[_Level, Located]:
-    sizes = value_sizes(values.data, values.starts, values.ends)
-    values = Located(values.rows, values.data, values.starts, values.starts + sizes)
-    kinds = values.data[values.starts] & np.uint8(3)
-    objects, arrays = np.flatnonzero(kinds == BasicType.OBJECT), np.flatnonzero(kinds == BasicType.ARRAY)
-    parts = []
-    if len(objects):
-        parts.append(_fields(values.some(objects), names))
-    if len(arrays) or not len(objects):
-        parts.append(_elements(values.some(arrays)))
-    counts, leads, below = zip(*parts, strict=True)
-    owners = np.concatenate([objects, arrays])
-    level = _Level(_scalar_texts(values, sizes), kinds, owners, offsets_of(np.concatenate(counts)), concatenate(leads))
-    return level, Located(
-        np.concatenate([children.rows for children in below]),
-        values.data,
-        np.concatenate([children.starts for children in below]),
-        np.concatenate([children.ends for children in below]),
-    )
+def _assembled(level: Level, scalars: ByteColumn, children: ByteColumn) -> ByteColumn:
+    """The texts of a level.
+
+    Args:
+        scalars: The text of each scalar.
+        children: The text of each child, with what stands before it.
+    """
+    owners = level.owners
+    if not len(owners):
+        return scalars
+    order = np.argsort(owners, kind="stable")
+    bodies = ByteColumn(children.offsets[level.bounds], children.data)
+    if not (owners[1:] > owners[:-1]).all():
+        bodies = bodies.take(order)
+    bodies = bodies.expand(owners[order], len(scalars))
+    return join([_brackets(level, b"{["), bodies, _brackets(level, b"}]"), scalars])
 
 
-def _fields(objects: Located, names: Names) -> tuple[Ints, ByteColumn, Located]:
-    """How many fields each object has, what stands before each, and where each lies; in the order of names."""
-    children, fields, codes = objects.fields(names)
-    rows, ranks = children.rows, names.dictionaries.ranks[codes]
-    if not ((rows[1:] > rows[:-1]) | (ranks[1:] > ranks[:-1])).all():
-        order = np.lexsort((ranks, rows))
-        rows, ranks, codes, fields = rows[order], ranks[order], codes[order], fields.some(order)
-        ensure_distinct(rows, ranks)
-    first = np.ones(len(rows), np.bool_)
-    first[1:] = rows[1:] > rows[:-1]
-    counts = np.bincount(rows, minlength=len(objects.rows))
-    return counts, _name_leads(codes, first, names.dictionaries), fields
+def _brackets(level: Level, pair: bytes) -> ByteColumn:
+    is_container = level.kinds >= Kind.OBJECT
+    characters = np.where(level.kinds[is_container] == Kind.OBJECT, pair[0], pair[1]).astype(np.uint8)
+    return ByteColumn(offsets_of(is_container.astype(np.int64)), characters)
 
 
-def _name_leads(codes: Ints, first: Mask, dictionaries: Dictionaries) -> ByteColumn:
-    used, positions = np.unique(codes, return_inverse=True)
-    names = dictionaries.names_at(used)
-    leads: list[bytes] = []
-    for name in names:
-        try:
-            text = f"{encode_basestring(name.decode())}:".encode()
-        except UnicodeDecodeError as e:
-            raise invalid_variant("a field's name is not UTF-8", str(e)) from None
-        leads.extend((b"," + text, text))
-    return byte_strings(leads).take(2 * positions.reshape(-1) + first)
-
-
-def _elements(arrays: Located) -> tuple[Ints, ByteColumn, Located]:
-    children, elements = arrays.children(BasicType.ARRAY)
-    rows = children.rows
-    comma = np.zeros(len(rows), np.int64)
-    comma[1:] = rows[1:] == rows[:-1]
-    leads = ByteColumn(offsets_of(comma), np.full(int(comma.sum()), ord(","), np.uint8))
-    return np.bincount(rows, minlength=len(arrays.rows)), leads, elements
+def _leads(level: Level, names: Names) -> ByteColumn:
+    """The text before each child: a comma, except before the first one, and the name of a field."""
+    has_comma = np.ones(level.bounds[-1], np.bool_)
+    has_comma[level.bounds[:-1][np.diff(level.bounds) > 0]] = False
+    num_fields = len(level.codes)
+    of_elements = has_comma[num_fields:]
+    commas = ByteColumn(offsets_of(of_elements.astype(np.int64)), np.full(of_elements.sum(), ord(","), np.uint8))
+    if not num_fields:
+        return commas
+    used, positions = np.unique(level.codes, return_inverse=True)
+    keys = [f"{encode_basestring(name)}:".encode() for name in names.dictionaries.names_at(used)]
+    texts = byte_strings(text for key in keys for text in (key, b"," + key))
+    return concatenate([texts.take(2 * positions.reshape(-1) + has_comma[:num_fields]), commas])
 
 
 # Scalars
 
 
-def _scalar_texts(values: Located, sizes: Ints) -> ByteColumn:
+def _scalar_texts(level: Level) -> ByteColumn:
     """The text of each value; none of objects and arrays."""
-    kinds = KINDS[values.data[values.starts]]
-    pieces: list[Piece] = []
-    for kind in map(Kind, present_bytes(kinds)):
-        chosen = np.flatnonzero(kinds == kind)
-        if kind is Kind.NULL:
-            pieces.append((chosen, constant(b"null", np.ones(len(chosen), np.bool_))))
-        elif kind < Kind.OBJECT:
-            arrays = arrow_values(kind, values.data, values.starts[chosen], sizes[chosen])
-            pieces.extend((chosen[positions], _array_texts(kind, array)) for positions, array in arrays)
-    return _placed(pieces, len(kinds))
+    nulls = np.flatnonzero(level.kinds == Kind.NULL)
+    pieces = [(positions, _array_texts(kind, array)) for kind, positions, array in level.scalars()]
+    if len(nulls):
+        pieces.append((nulls, constant(b"null", np.ones(len(nulls), np.bool_))))
+    return _placed(pieces, len(level.kinds))
 
 
 def _placed(pieces: list[Piece], length: int) -> ByteColumn:
@@ -226,7 +152,7 @@ def _array_texts(kind: Kind, array: pa.Array) -> ByteColumn:
     if kind is Kind.STRING:
         return _strings(column_from_arrow(array))
     if kind is Kind.BINARY:
-        return byte_strings(to_json(value).encode() for value in array.to_pylist())
+        return byte_strings(scalar_json(value).encode() for value in array.to_pylist())
     if kind in DECIMAL_DIGITS:
         return _decimals(array)
     if kind is Kind.UUID:
@@ -256,7 +182,7 @@ def _floats(values: npt.NDArray[np.float64]) -> ByteColumn:
     commas = np.flatnonzero(text == ord(","))
     starts = np.concatenate([[1], commas + 1])[: len(rows)]
     plain = gather(text, starts, np.concatenate([commas, [len(text) - 1]])[: len(rows)] - starts)
-    unusual = byte_strings(to_json(value).encode() for value in values[others].tolist())
+    unusual = byte_strings(scalar_json(value).encode() for value in values[others].tolist())
     return _placed([(rows, plain), (others, unusual)], len(values))
 
 
@@ -275,10 +201,7 @@ def _uuids(values: Bytes) -> ByteColumn:
 
 
 def _strings(content: ByteColumn) -> ByteColumn:
-    try:
-        content.to_arrow().cast(pa.large_string())
-    except pa.ArrowInvalid as e:
-        raise invalid_variant("a string is not UTF-8", str(e)) from None
+    utf8_strings(content.to_arrow())
     first = content.offsets[0]
     escaped_at = np.flatnonzero(_ESCAPED[content.data[first : content.offsets[-1]]])
     if not len(escaped_at):
@@ -286,7 +209,7 @@ def _strings(content: ByteColumn) -> ByteColumn:
     rows = np.unique(np.searchsorted(content.offsets, escaped_at + first, side="right") - 1)
     plain = np.ones(len(content), np.bool_)
     plain[rows] = False
-    texts = content.take(rows).to_arrow().cast(pa.large_string()).to_pylist()
+    texts = utf8_strings(content.take(rows).to_arrow()).to_pylist()
     escaped = byte_strings(encode_basestring(text)[1:-1].encode() for text in texts)
     return _quoted(content.only(plain), escaped.expand(rows, len(content)))
 
@@ -317,4 +240,4 @@ def _moments(array: pa.Array) -> ByteColumn:
         return quoted
     beyond = counts[far].tolist()
     others = [VariantTimestamp(n, t.unit, t.tz is not None) if is_timestamp else VariantDate(n) for n in beyond]
-    return _placed([(near, quoted), (far, byte_strings(to_json(value).encode() for value in others))], len(counts))
+    return _placed([(near, quoted), (far, byte_strings(scalar_json(value).encode() for value in others))], len(counts))

@@ -1,7 +1,6 @@
 """Headers of many encoded values at once (Variant binary encoding, "Value encoding"): read and written with numpy.
 
-The counterpart of `variant` and `encode` for columns. Every size is checked against the space there is before it is
-used.
+Every size is checked against the space there is before it is used.
 """
 
 from __future__ import annotations
@@ -11,8 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from delta_orch.protocol.variant.byte_columns import ByteColumn, Bytes, Ints, Mask, offsets_of, ragged_positions
-from delta_orch.protocol.variant.encode import MAX_CHILDREN_OF_SMALL, ensure_size, width_of
-from delta_orch.protocol.variant.values import SIZE_BYTES, BasicType, invalid_variant, kind_of
+from delta_orch.protocol.variant.values import (
+    MAX_CHILDREN_OF_SMALL,
+    SIZE_BYTES,
+    BasicType,
+    ensure_size,
+    invalid_variant,
+    kind_of,
+    width_of,
+)
 
 _UNKNOWN, _SIZED = -1, 0
 _SIZES = np.full(64, _UNKNOWN, np.int64)

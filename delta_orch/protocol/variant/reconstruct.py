@@ -6,7 +6,7 @@ are put together by one Arrow kernel; what the writer left in a `value` column i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,15 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.arrow_building import VARIANT_STORAGE, booleans_from_numpy, longs_from_numpy, valid_mask
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, holds_variant
+from delta_orch.protocol.arrow_building import (
+    VARIANT_STORAGE,
+    booleans_from_numpy,
+    children_of,
+    longs_from_numpy,
+    valid_mask,
+    with_children,
+)
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, holds_variant, parts_of
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
     Ints,
@@ -31,12 +38,14 @@ from delta_orch.protocol.variant.dictionaries import Located, Names
 from delta_orch.protocol.variant.layouts import (
     Children,
     basic_types,
-    children_of,
     container_headers,
     containers,
     ensure_distinct,
     uniform_object_headers,
     value_sizes,
+)
+from delta_orch.protocol.variant.layouts import (
+    children_of as fields_or_elements,
 )
 from delta_orch.protocol.variant.shredding import (
     TypedArray,
@@ -278,7 +287,7 @@ def _encode_objects(typed: TypedObject, parts: GroupParts, names: Names) -> Byte
         return join([headers, *fields, unshredded])
     rows = np.flatnonzero(residual.sizes)
     layout = containers(residual.data, residual.starts[rows], residual.ends[rows], objects=True)
-    left_over = children_of(residual.data, layout)
+    left_over = fields_or_elements(residual.data, layout)
     # The left-over fields stay together behind the shredded ones; only the header puts them in the order of names.
     left_over = Children(rows[left_over.rows], left_over.ids, left_over.offsets + field_bytes[rows[left_over.rows]])
     merged = _merged(typed, children, left_over, names)
@@ -391,65 +400,41 @@ def _ensured(array: pa.StructArray) -> pa.StructArray:
 
 def _with_variants(array: pa.Array, data_type: DataType, change: Change) -> pa.Array:
     """The array with every variant in it replaced by what `change` makes of it."""
-    match data_type:
-        case _ if not holds_variant(data_type):
-            return array
-        case StructType() if pa.types.is_struct(array.type):
-            return _struct(array, data_type, change)
-        case ArrayType(element_type, _) if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-            return _list(array, element_type, change)
-        case MapType() if pa.types.is_map(array.type):
-            return _map(array, data_type, change)
-        case StructType() | ArrayType() | MapType():
-            return array
-        case _:
-            return change(array)
+    if not holds_variant(data_type):
+        return array
+    if not isinstance(data_type, StructType | ArrayType | MapType):
+        return change(array)
+    kind = array.type
+    types = dict(parts_of(data_type))
+    if pa.types.is_struct(kind) and isinstance(data_type, StructType):
+        # Flattened children are null where the struct is null, because values under a null must not be read.
+        names, inside = [field.name for field in kind], array.flatten()
+    elif pa.types.is_map(kind) and isinstance(data_type, MapType):
+        names, inside = ["key", "value"], children_of(array := _compact(array))
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and isinstance(data_type, ArrayType):
+        names, inside = ["element"], children_of(array := _compact(array))
+    else:
+        return array
+    children = [
+        _with_variants(child, types[name], change) if name in types else child
+        for name, child in zip(names, inside, strict=True)
+    ]
+    return with_children(array, children, _with_types(kind, [child.type for child in children]))
 
 
-def _struct(array: pa.StructArray, data_type: StructType, change: Change) -> pa.StructArray:
-    known_types = {f.name: f.data_type for f in data_type}
-    children, fields = [], []
-    # Flattened children are null where the struct is null, because values under a null must not be read.
-    for field, child in zip(array.type, array.flatten(), strict=True):
-        if field.name in known_types:
-            child = _with_variants(child, known_types[field.name], change)
-        children.append(child)
-        fields.append(field.with_type(child.type))
-    return pa.StructArray.from_arrays(children, fields=fields, mask=null_mask(valid_mask(array)))
+def _compact(array: pa.Array) -> pa.Array:
+    """A copy without elements under nulls and beside a slice: they must not be read."""
+    return pc.take(array, longs_from_numpy(np.arange(len(array))))
 
 
-def _list(array: pa.Array, element_type: DataType, change: Change) -> pa.Array:
-    array, offsets = _compact(array)
-    values = _with_variants(array.values.slice(offsets[0], offsets[-1] - offsets[0]), element_type, change)
-    large = pa.types.is_large_list(array.type)
-    field = array.type.value_field.with_type(values.type)
-    return _from_parts(pa.large_list(field) if large else pa.list_(field), array, offsets, values)
-
-
-def _map(array: pa.MapArray, data_type: MapType, change: Change) -> pa.MapArray:
-    array, offsets = _compact(array)
-    part = slice(offsets[0], offsets[-1])
-    keys = _with_variants(array.keys[part], data_type.key_type, change)
-    items = _with_variants(array.items[part], data_type.value_type, change)
-    key_field, item_field = array.type.key_field.with_type(keys.type), array.type.item_field.with_type(items.type)
-    entries = pa.StructArray.from_arrays([keys, items], fields=[key_field, item_field])
-    return _from_parts(pa.map_(key_field, item_field), array, offsets, entries)
-
-
-def _compact(array: pa.Array) -> tuple[pa.Array, Ints]:
-    """The array without elements under its nulls, and its offsets."""
-    offsets = list_offsets(array)
-    if array.null_count and np.diff(offsets)[~valid_mask(array)].any():
-        array = pc.take(array, longs_from_numpy(np.arange(len(array))))
-        offsets = list_offsets(array)
-    return array, offsets
-
-
-def _from_parts(t: pa.DataType, array: pa.Array, offsets: Ints, children: pa.Array) -> pa.Array:
-    moved = (offsets - offsets[0]).astype(np.int64 if pa.types.is_large_list(t) else np.int32)
-    valid = valid_mask(array)
-    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(t, len(array), [bitmap, pa.py_buffer(moved)], children=[children])
+def _with_types(kind: pa.DataType, types: Sequence[pa.DataType]) -> pa.DataType:
+    """The type of a struct, list or map whose parts have other types."""
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field.with_type(types[0]), kind.item_field.with_type(types[1]))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(t) for field, t in zip(kind, types, strict=True)])
+    make = pa.large_list if pa.types.is_large_list(kind) else pa.list_
+    return make(kind.value_field.with_type(types[0]))
 
 
 def null_mask(valid: Mask) -> pa.BooleanArray | None:

@@ -115,7 +115,7 @@ def plan_shredding(sample: pa.Array) -> ShreddingPlan | None:
             break
         kind = _common_kind(fields.data[fields.starts[codes == code]])
         if kind is not None:
-            leaf_kinds.append((names.dictionaries.names_at(np.array([code]))[0].decode(), kind))
+            leaf_kinds.append((names.dictionaries.names_at(np.array([code]))[0], kind))
     return ShreddingPlan(None, tuple(sorted(leaf_kinds, key=lambda f: f[0].encode()))) if leaf_kinds else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -20,11 +20,15 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from delta_orch.errors import InvalidVariantError
+from delta_orch.errors import InvalidRequestError, InvalidVariantError
 
 VariantValue = Any
 """A value from or for a variant, as the module says; dicts and lists hold such values again."""
 
+METADATA_VERSION = 1
+MAX_SHORT_STRING_BYTES = 63
+MAX_CHILDREN_OF_SMALL = 255
+_MAX_SIZE_BYTES = (1 << 32) - 1
 MAX_DEPTH = 1000
 """How deeply objects and arrays may be nested. Spark's JSON parser has the same bound."""
 
@@ -124,6 +128,22 @@ def invalid_variant(problem: str, cause: str | None = None) -> InvalidVariantErr
     )
 
 
+def width_of(largest: int) -> int:
+    """The fewest bytes that hold an unsigned integer."""
+    return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 3 if largest < 1 << 24 else 4
+
+
+def ensure_size(what: str, size_bytes: int) -> None:
+    """Refuse content that is larger than its size can say."""
+    if size_bytes > _MAX_SIZE_BYTES:
+        raise InvalidRequestError(
+            f"{what} is larger than a variant can be",
+            cause=f"It may have {_MAX_SIZE_BYTES} bytes",
+            remedy="Split it, or keep it in a column of its own",
+            size_bytes=size_bytes,
+        )
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class VariantDate:
     """A day before the year 1 or after 9999.
@@ -193,51 +213,9 @@ def _iso_day(days: int) -> str:
 # JSON text
 
 
-def to_json(value: VariantValue) -> str:
-    """The canonical JSON text of a decoded value. Nesting of any depth is written without recursion.
-
-    Keys are in the order of their UTF-8 bytes. There is no white space. Decimals have all their digits, floats are
-    Python's shortest text that reads back as the same double. Dates, times and timestamps are ISO 8601 (UTC as
-    `+00:00`), binary is Base64, UUIDs are hyphenated hex. JSON has no NaN and no infinities: they become the strings
-    `"NaN"`, `"Infinity"` and `"-Infinity"`, as in Spark.
-    """
-    if not isinstance(value, (dict, list)):
-        return _SCALARS[type(value)](value)
-    out: list[str] = []
-    open_containers: list[tuple[Iterator[tuple[str, VariantValue]], str]] = []
-
-    def enter(container: VariantValue) -> None:
-        is_object = isinstance(container, dict)
-        out.append("{" if is_object else "[")
-        open_containers.append((_led_fields(container) if is_object else _led_elements(container), "]}"[is_object]))
-
-    enter(value)
-    while open_containers:
-        children, closing = open_containers[-1]
-        for lead, child in children:
-            out.append(lead)
-            if isinstance(child, (dict, list)):
-                enter(child)
-                break
-            out.append(_SCALARS[type(child)](child))
-        else:
-            out.append(closing)
-            open_containers.pop()
-    return "".join(out)
-
-
-def _led_fields(fields: dict[str, VariantValue]) -> Iterator[tuple[str, VariantValue]]:
-    comma = ""
-    for name in sorted(fields):
-        yield f"{comma}{encode_basestring(name)}:", fields[name]
-        comma = ","
-
-
-def _led_elements(elements: list[VariantValue]) -> Iterator[tuple[str, VariantValue]]:
-    comma = ""
-    for element in elements:
-        yield comma, element
-        comma = ","
+def scalar_json(value: VariantValue) -> str:
+    """The canonical JSON text of a decoded value that is neither object nor array (`json_columns.json_texts`)."""
+    return _SCALARS[type(value)](value)
 
 
 def _float_text(value: float) -> str:
