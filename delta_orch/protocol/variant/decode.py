@@ -11,7 +11,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from delta_orch.protocol.variant.byte_columns import Ints, offsets_of, present_bytes
+from delta_orch.protocol.variant.byte_columns import Bytes, Ints, offsets_of, present_bytes
 from delta_orch.protocol.variant.convert import arrow_values, utf8_strings
 from delta_orch.protocol.variant.dictionaries import Located, Names, concatenated
 from delta_orch.protocol.variant.layouts import KINDS, value_sizes
@@ -58,7 +58,7 @@ class Level:
     """
 
     values: Located
-    kinds: Ints
+    kinds: Bytes
     owners: Ints
     bounds: Ints
     codes: Ints
