@@ -120,3 +120,18 @@ def test_a_comparison_of_an_expression_is_refused_in_words() -> None:
         InvalidExpressionError, match=r"\(an expression\) of type long cannot be compared with a binary"
     ):
         computed("id + 1 = X'61'")
+
+
+BYTES = pa.table({"b": pa.array(["\u00e4".encode(), b"\x00\xff", b"", None], pa.binary())})
+
+
+def test_functions_of_binaries_count_bytes() -> None:
+    assert computed("length(b)", BYTES) == [2, 2, 0, None]
+    assert computed("b || X'ff'", BYTES) == ["\u00e4".encode() + b"\xff", b"\x00\xff\xff", b"\xff", None]
+    assert computed("length(concat(b, b))", BYTES) == [4, 4, 0, None]
+
+
+@pytest.mark.parametrize("call", ["substring(b, 1, 1)", "left(b, 1)", "substr(b || b, 2)"])
+def test_parts_of_binaries_are_refused(call: str) -> None:
+    with pytest.raises(UnsupportedExpressionError, match="counts bytes of a binary"):
+        computed(call, BYTES)

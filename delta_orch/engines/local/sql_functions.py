@@ -89,6 +89,13 @@ def _without_word(name: str, word: str) -> str:
 # Arguments: DuckDB's SQL of the type that a function takes. They are cast where Spark casts them.
 
 
+def _characters(value: Typed) -> str:
+    """As `as_text`, for a function that counts characters of a text. Spark counts the bytes of a binary there."""
+    if value.data_type == BINARY:
+        raise unsupported("a function that counts bytes of a binary")
+    return as_text(value)
+
+
 def _day(value: Typed) -> Typed:
     """Values that Spark accepts as a date: dates, the day of a moment in UTC, text of a date."""
     if value.data_type not in (*MOMENTS, STRING, VOID):
@@ -166,6 +173,7 @@ _binary = _only(STRING, BINARY, VOID)
 _KINDS: dict[str, Callable[[Typed], str]] = {
     "any": lambda value: value.sql,
     "text": as_text,
+    "characters": _characters,
     "binary": _binary,
     "day": lambda value: _day(value).sql,
     "moment": lambda value: _moment(value).sql,
@@ -277,8 +285,17 @@ def _changed_case(function: str) -> _Function:
 
 
 def concatenated(values: Sequence[Typed]) -> Typed:
-    """`concat` and `||` of texts."""
+    """`concat` and `||` of texts, or of binaries."""
+    if all(value.data_type == BINARY for value in values):
+        return Typed(f"({chain(' || ', [value.sql for value in values])})", BINARY)
     return Typed(f"({chain(' || ', list(map(as_text, values)))})", STRING)
+
+
+def _length(values: Sequence[Typed]) -> Typed:
+    """Characters of a text, bytes of a binary."""
+    (value,) = values
+    number = f"octet_length({value.sql})" if value.data_type == BINARY else f"length({as_text(value)})"
+    return Typed(f"CAST({number} AS INTEGER)", INTEGER)
 
 
 def _concat_ws(values: Sequence[Typed]) -> Typed:
@@ -297,7 +314,7 @@ def _trimmed(function: str) -> _Function:
 
 
 def _substring(values: Sequence[Typed]) -> Typed:
-    subject, numbers = as_text(values[0]), values[1:]
+    subject, numbers = _characters(values[0]), values[1:]
     if any(number.data_type not in INTEGRAL_RANGES for number in numbers):
         raise unsupported("substring with positions that are not integers")
     # Positions have 32 bits in Spark: a longer one raises. Without a length, the rest of the text is meant.
@@ -454,9 +471,8 @@ TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "isnull": (("any",), "{0} IS NULL", BOOLEAN),
     "isnotnull": (("any",), "{0} IS NOT NULL", BOOLEAN),
     "isnan": (("floating",), "coalesce(isnan({0}), FALSE)", BOOLEAN),
-    "length": (("text",), _PART.format("length"), INTEGER),
     "instr": (("text", "text"), "CAST(instr({0}, {1}) AS INTEGER)", INTEGER),
-    "left": (("text", "int"), _SIDE.format("1, {1}"), STRING),
+    "left": (("characters", "int"), _SIDE.format("1, {1}"), STRING),
     "right": (("text", "int"), _SIDE.format("greatest(length({0}) - {1} + 1, 1)"), STRING),
     "startswith": (("text", "text"), "starts_with({0}, {1})", BOOLEAN),
     "endswith": (("text", "text"), "ends_with({0}, {1})", BOOLEAN),
@@ -498,6 +514,7 @@ FUNCTIONS: dict[str, tuple[int, int, _Function]] = {
     "lower": (1, 1, _changed_case("lower")),
     "concat": (1, _MANY, concatenated),
     "concat_ws": (2, _MANY, _concat_ws),
+    "length": (1, 1, _length),
     "trim": (1, 2, _trimmed("trim")),
     "ltrim": (1, 2, _trimmed("ltrim")),
     "rtrim": (1, 2, _trimmed("rtrim")),

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tests.harness.merges import cases as merges
 from tests.harness.merges.model import Clause
-from tests.harness.sequences.words import VALUES, assigned, on_and_clauses, predicate, selected
+from tests.harness.sequences.words import OF_QUERIES, VALUES, assigned, on_and_clauses, predicate, selected
 
 NAMES = pa.field("tags", pa.list_(pa.string()))
 SCHEMA = pa.schema(
@@ -255,8 +255,9 @@ def _statement(rng: random.Random, numbers: Any, step: int, partition_by: tuple[
         case "select":
             return Statement(f"INSERT INTO {TABLE} {selected(rng)}", _rows(rng, numbers, 3, SOURCE_SCHEMA))
         case "replace":
-            rows, where = _rows(rng, numbers, rng.randint(0, 6), SCHEMA), predicate(rng)
-            kept = "" if rng.random() < 0.2 else f" WHERE {where}"
+            rows, is_whole = _rows(rng, numbers, rng.randint(0, 6), SCHEMA), rng.random() < 0.2
+            where = predicate(rng) if is_whole else predicate(rng, OF_QUERIES)
+            kept = "" if is_whole else f" WHERE {where}"
             return Statement(f"INSERT INTO {TABLE} REPLACE WHERE {where} SELECT {COLUMNS} FROM {SOURCE}{kept}", rows)
         case "overwrite":
             return Statement(f"INSERT OVERWRITE {TABLE} {whole}", _rows(rng, numbers, rng.randint(0, 6), SCHEMA))
