@@ -5,6 +5,9 @@ side of their commits, or the worker of their run is, while they go on and write
 them; backfills are canceled; the command line runs partitions beside the daemon; a sensor fills another table, which a
 third one follows on new data. Some assets are graphs of mapped ops, or two of one function. Every row names the root
 run that wrote it. In every mode the rows of a partition are there once, those of the attempt at it that began last.
+
+A case takes three to four minutes on two cores, and says every minute how many runs have ended. It fails after
+`MOST_SECONDS`.
 """
 
 # No postponed annotations in this file: Dagster reads them as they are.
@@ -64,6 +67,7 @@ ASSETS: Mapping[str, tuple[Any, Mapping[str, Any], dg.BackfillPolicy | None]] = 
     "one": (DAYS, {}, SINGLE),
     "other": (DAYS, {"write": "append"}, SINGLE),
 }
+MOST_SECONDS = 1200
 PARTS = 3
 """Rows of a partition of an asset that is a graph of mapped ops."""
 INSTANCE = """
@@ -241,7 +245,10 @@ class Scenario:
                 runs = self._check(instance)
             finally:
                 os.killpg(daemon.pid, signal.SIGTERM)
-                daemon.wait()
+                try:
+                    daemon.wait(timeout=60)
+                except subprocess.TimeoutExpired:
+                    os.killpg(daemon.pid, signal.SIGKILL)
         return f"{backfills} backfills ({len(self.canceled)} canceled), {commands} commands, {runs} runs"
 
     def _command(self) -> None:
@@ -251,7 +258,9 @@ class Scenario:
         dagster = str(Path(sys.executable).with_name("dagster"))
         command = [dagster, "asset", "materialize", "-m", "tests.dagster.daemon_scenarios", "--select", name]
         environment = {**self.environment, COMMAND: "yes"}
-        subprocess.run([*command, "--partition", key], env=environment, capture_output=True, check=False)
+        subprocess.run(
+            [*command, "--partition", key], env=environment, capture_output=True, check=False, timeout=MOST_SECONDS
+        )
 
     def _backfill(self, instance: dg.DagsterInstance, name: str) -> None:
         partitions_def = ASSETS[self.random.choice(sorted(ASSETS))][0]
@@ -281,8 +290,8 @@ class Scenario:
     def _wait(self, instance: dg.DagsterInstance) -> None:
         """Until all backfills and runs have ended; those to be canceled are when they have runs."""
         todo = set(self.canceled)
-        deadline = time.monotonic() + 1200
-        while time.monotonic() < deadline:
+        began = reported = time.monotonic()
+        while time.monotonic() < began + MOST_SECONDS:
             time.sleep(1)
             for name in list(todo):
                 found = instance.get_backfill(name)
@@ -292,7 +301,12 @@ class Scenario:
                     if found.status == BulkActionStatus.REQUESTED:
                         instance.update_backfill(found.with_status(BulkActionStatus.CANCELING))
             backfills = [found.status for found in instance.get_backfills()]
-            active = [run for run in instance.get_runs() if not run.is_finished]
+            runs = instance.get_runs()
+            active = [run for run in runs if not run.is_finished]
+            if time.monotonic() > reported + 60:
+                reported = time.monotonic()
+                ended = f"{len(runs) - len(active)} of {len(runs)} runs have ended"
+                print(f"{self.seed}: {ended}, {backfills}", flush=True)  # noqa: T201
             open_ones = (BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING)
             if not active and not any(status in open_ones for status in backfills) and self._is_copied():
                 return
