@@ -161,7 +161,7 @@ FUNCTIONS: dict[str, list[str]] = {
                                               "unix_timestamp(timestamp_millis(-1500L))"],
     "left": ["left(S, 2)", "left(S, b)"],
     "right": ["right(S, 2)", "right(S, b)"],
-    "lpad": ["lpad(S, 3, 'xy')", "lpad(CAST(S AS BINARY), 3, 'xy')"],
+    "lpad": ["lpad(S, 3, 'xy')"],
     "rpad": ["rpad(S, 2)"],
     "replace": ["replace(S, 'a', 'xy')", "replace(S, 'a')", ],
     "instr": ["instr(S, 'b')", "instr(S, '')"],

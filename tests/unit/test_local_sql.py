@@ -131,7 +131,7 @@ def test_functions_of_binaries_count_bytes() -> None:
     assert computed("length(concat(b, b))", BYTES) == [4, 4, 0, None]
 
 
-@pytest.mark.parametrize("call", ["substring(b, 1, 1)", "left(b, 1)", "substr(b || b, 2)"])
+@pytest.mark.parametrize("call", ["substring(b, 1, 1)", "left(b, 1)", "lpad(b, 1)", "rpad(b, 4)", "substr(b || b, 2)"])
 def test_parts_of_binaries_are_refused(call: str) -> None:
     with pytest.raises(UnsupportedExpressionError, match="counts bytes of a binary"):
         computed(call, BYTES)
