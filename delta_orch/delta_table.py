@@ -1,4 +1,4 @@
-"""`DeltaTable` and `TableSnapshot`: all that users call on a table and on one version of it."""
+"""`DeltaTable` and `TableSnapshot`: every method that users call on a table, or on one version of it."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _AUTO_COMPACT = "delta.autooptimize.autocompact"
 
 
 def _after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
-    """The observer of a table's log: its upkeep, then auto compaction where the table has it. Raises nothing."""
-    # Loaded with the first commit of a process.
+    """Do the upkeep of a log after a commit, then auto compaction if the table asks for it. Raises nothing."""
+    # These modules are loaded with the first commit of a process.
     from delta_orch.log.upkeep.post_commit import do_upkeep
 
     do_upkeep(log, read, commit)
@@ -62,14 +62,14 @@ def _after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> No
 
 
 class _RowWrites:
-    """The methods of `DeltaTable` that write rows, which a `TableSnapshot` has as well."""
+    """The methods that write rows. `DeltaTable` and `TableSnapshot` both have them."""
 
     @abstractmethod
     def _target(self, options: CommitOptions) -> tuple[TableLog, Snapshot]:
-        """Where to commit, and the version that the change starts from."""
+        """Return the log to commit to, and the version that the change starts from."""
 
     def _target_or_none(self, options: CommitOptions) -> tuple[TableLog, Snapshot | None]:
-        """As `_target`, for what may create the table."""
+        """Like `_target`, for methods that may create the table. The version is None if there is no table."""
         return self._target(options)
 
     def append(
@@ -84,15 +84,16 @@ class _RowWrites:
 
         Args:
             data: Spark DataFrame, Arrow table, reader or list of batches, pandas or Polars DataFrame, list
-                of dicts, or dict of columns. Floats of pandas that stand for integers with nulls are integers.
-                Its columns match the table's by name. A table that it creates has NOT NULL where an Arrow schema says
-                so, at any depth. Columns of Spark's frames may be null, as with Delta on Spark.
-            schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where
-                `delta.enableTypeWidening` is on; by default the data must have the table's columns.
+                of dicts, or dict of columns. Columns match the table's columns by name. A pandas column of floats that
+                stands for integers with nulls becomes integers. A new table takes NOT NULL from an Arrow schema, at any
+                depth. Columns of a Spark DataFrame may be null, as in Delta on Spark.
+            schema_mode: `merge` adds new columns in the same commit. It also widens types if
+                `delta.enableTypeWidening` is on. By default, the data must have the columns of the table.
             engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
             options: `TableDefinition` and `CommitOptions`. If a `txn` is recorded already, the data is not read.
 
-        Returns: `skipped` where nothing was committed: a `txn` is recorded already, or without one there are no rows.
+        Returns: `skipped` if nothing was committed, because the `txn` is recorded, or because there are neither rows
+            nor a `txn`.
 
         Raises:
             SchemaMismatchError, ConstraintViolationError, InvalidRequestError: The data or the request does not fit.
@@ -118,8 +119,8 @@ class _RowWrites:
         data has rows for. No file is deleted, so the data may come from this table.
 
         Args:
-            schema_mode: `merge` as for `append`; `overwrite` takes the data's columns and what `TableDefinition` says:
-                only where all rows are replaced.
+            schema_mode: `merge` as for `append`. `overwrite` gives the table the columns of the data and the given
+                `TableDefinition`. It is only possible if all rows are replaced.
 
         Raises:
             As `append`, and:
@@ -144,8 +145,8 @@ class _RowWrites:
         Args:
             where: A predicate in Spark SQL, or an `Expression`.
 
-        Returns: `skipped` where no row matches, and no `txn` is to be recorded. `operation_metrics` counts rows, files
-            and deletion vectors.
+        Returns: `skipped` if no row matches and there is no `txn` to record. `operation_metrics` counts rows, files and
+            deletion vectors.
 
         Raises:
             InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table.
@@ -169,9 +170,9 @@ class _RowWrites:
             table.update({"price": "price * 1.1", "by.name": literal("Ann")}, where="day = '2013-01-01'")
 
         Args:
-            set: For each column, or field of a struct, its value: text in Spark SQL over the row as it was, an
-                `Expression`, or a constant: a number, None, bytes, a date, a list, a dict for a struct or a map.
-                Text as a constant is `delta_orch.literal(…)`.
+            set: The value of each column, or of a field of a struct. A text is Spark SQL over the old row. An
+                `Expression` is possible, and so is a constant: a number, None, bytes, a date, a list, or a dict for a
+                struct or a map. A constant text is `delta_orch.literal(…)`.
 
         Returns: As `delete`.
 
@@ -196,7 +197,7 @@ class _RowWrites:
         schema_mode: str | None = None,
         **options: Unpack[CommitOptions],
     ) -> Merge:
-        """Update, delete and insert rows by the rows of a source: add clauses, then `execute()`. See `Merge`.
+        """Update, delete and insert rows according to a source. Add clauses, then call `execute()`. See `Merge`.
 
             (table.merge(updates, "t.id = s.id", source_alias="s", target_alias="t")
                 .when_matched_update_all()
@@ -204,12 +205,12 @@ class _RowWrites:
                 .execute())
 
         Args:
-            source: What `append` takes, a DuckDB relation, a `DeltaTable`, a snapshot, a scan, or changes
+            source: A value that `append` accepts, a DuckDB relation, a `DeltaTable`, a snapshot, a scan, or changes
                 (`table.changes(…).latest(keys)`). It is evaluated once.
-            on: When a row of the table and one of the source belong together; null is no match.
-            source_alias, target_alias: What conditions and values call the two.
-            schema_mode: `merge` adds the columns and fields that clauses take from the source and the table does not
-                have, and widens types where `delta.enableTypeWidening` is on.
+            on: The condition that matches a row of the table with a row of the source. Null is no match.
+            source_alias, target_alias: The names of source and table in conditions and values.
+            schema_mode: `merge` adds the columns and fields that clauses read from the source and the table lacks. It
+                also widens types if `delta.enableTypeWidening` is on.
         """
         from delta_orch.verbs.merge.clauses import Merge
         from delta_orch.verbs.merge.run import MergeRequest, explain_merge, merge
@@ -229,14 +230,14 @@ class _RowWrites:
         schema_mode: str | None = None,
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Update the rows that the source has a row with the same keys for, and insert its other rows. Null keys are
-        equal to each other. A `merge` with all columns.
+        """Update the rows whose keys are in the source, and insert the other rows of the source. This is a `merge` with
+        all columns. Two null keys are equal.
 
         Args:
             keys: Columns that both sides have.
 
         Raises:
-            ColumnNotFoundError, InvalidRequestError: A key is missing on a side, or there is none.
+            ColumnNotFoundError, InvalidRequestError: A side lacks a key, or no key is named.
             ConstraintViolationError: Two source rows have the same keys. Nothing was committed.
             Otherwise as `Merge.execute`.
         """
@@ -259,44 +260,46 @@ class _RowWrites:
         engine: EngineChoice = "auto",
         **options: Unpack[WriteOptions],
     ) -> CommitResult:
-        """Apply change events, in whatever order, batches and repetitions they come, in one commit. The first call
-        creates the table.
+        """Apply change events in one commit. Their order, batches and repetitions do not matter. The first call creates
+        the table.
 
             table.apply_changes(rows, keys=["id"], sequence_by="updated_at", delete_when="op = 'D'",
                                 except_columns=["op"])
 
-        `scd=1` keeps the newest row of each key. A deleted key leaves a row without values in which `_deleted_at` says
-        when, so that older rows which come later stay away: `WHERE _deleted_at IS NULL` has the rows that are there.
-        `scd=2` keeps a version for each event: `valid_from` is its sequence, `valid_to` that of the next event or null,
-        `is_current` marks the last one. A deletion ends the version before it, and is a row of its own without values:
-        `is_deleted`, valid for no time. Late events are put where they belong.
+        `scd=1` keeps the newest row of each key. A deleted key leaves a row without values, and `_deleted_at` holds the
+        sequence of the deletion, so that late older events do not bring the key back. Query the live rows by
+        `WHERE _deleted_at IS NULL`.
+
+        `scd=2` keeps a version for each event. `valid_from` is its sequence, `valid_to` is the sequence of the next
+        event or null, and `is_current` marks the last version. A deletion ends the previous version and adds a row
+        without values, which `is_deleted` marks. A late event is inserted between older and newer ones.
 
         Args:
-            rows: What `append` takes, or what `DeltaTable.changes` gives. It has the columns of the table.
-            keys: The columns that identify what changes.
-            sequence_by: The column that orders the events of a key, or several, of which the next decides where the
-                first ones are equal. The table keeps them. Integers, decimals, texts, dates or timestamps.
-            scd: 1: the newest row of each key. 2: all versions.
-            delete_when: A predicate over the rows: true where a row deletes its key.
+            rows: A value that `append` accepts, or the result of `DeltaTable.changes`, with the columns of the table.
+            keys: The columns that identify a row over time.
+            sequence_by: The column, or columns, that order the events of a key: integers, decimals, texts, dates or
+                timestamps. A later column decides if earlier ones are equal. The table keeps these columns.
+            scd: 1 keeps the newest row of each key, 2 keeps all versions.
+            delete_when: A predicate over the rows. It is true for a row that deletes its key.
             except_columns: Columns of the rows that the table does not get.
-            full_snapshot: The rows are everything at their one sequence; what is missing is deleted. With `scd=2` a row
-                that is as it was adds no version. A snapshot that is older than a row of the table is refused.
+            full_snapshot: The rows are complete at one sequence, so that a missing key is deleted. With `scd=2`, an
+                unchanged row adds no version. A snapshot that is older than a row of the table is refused.
             envelope: `change_feed` for rows of `DeltaTable.changes`, `debezium` for structs `before` and `after` with
-                `op`; docs/late-rows.md has both.
+                `op`. See docs/late-rows.md.
             tombstone_retention: How long `scd=1` remembers deleted keys.
             options: `TableDefinition` and `CommitOptions`.
 
-        Returns: `skipped` where the table has all events, or newer ones.
+        Returns: `skipped` if the table has all events, or newer ones.
 
         Raises:
             ConstraintViolationError: A key or a sequence is null, or two events of one key and sequence differ. An
-                event is compared with those that the table keeps. Nothing was committed.
-            LateChangeError: The table does not have the key of an event that is older than a dropped tombstone; or a
-                snapshot is older than a row of the table. Nothing was committed.
-            SchemaMismatchError, ColumnNotFoundError: The rows do not fit, or have columns of a type that does not
-                compare (map, variant). Nothing was written.
-            InvalidRequestError: The arguments do not go together.
-            ConflictError: Another commit changed rows of these keys. Run it again.
+                event is also compared with the events that the table keeps. Nothing was committed.
+            LateChangeError: An event is older than a dropped tombstone, and the table lacks its key. Or a snapshot is
+                older than a row of the table. Nothing was committed.
+            SchemaMismatchError, ColumnNotFoundError: The rows do not fit, or a column has a type without comparison
+                (map, variant). Nothing was written.
+            InvalidRequestError: Two arguments contradict each other.
+            ConflictError: Another commit changed rows of these keys. Call the method again.
         """
         from delta_orch.verbs.apply_changes import apply_changes
         from delta_orch.verbs.change_events import Changes
@@ -311,37 +314,38 @@ class _RowWrites:
 class DeltaTable(_RowWrites):
     """A Delta table at a location, whether or not it exists yet.
 
-    Making one touches nothing. All errors are kinds of `DeltaError`; after an error the table is as before, unless the
-    method says otherwise: of a write that failed there may be data files that no commit names; vacuum removes them.
+    The constructor reads and writes nothing. All errors are kinds of `DeltaError`. After an error the table is
+    unchanged, unless the method says otherwise. A failed write may leave data files that no commit names. Vacuum
+    removes them.
 
-    Methods that commit make one commit, of which everybody sees all or nothing, in the order of versions (PROTOCOL,
-    "Delta Table Specification"). They return a `CommitResult` and take
+    A method that commits makes one commit, which other clients see as a whole or not at all (PROTOCOL, "Delta Table
+    Specification"). It returns a `CommitResult` and accepts these options:
 
-    - `txn`: idempotency keys, see `TxnId`: the commit happens at most once;
-    - `user_metadata`, `commit_info`, `operation_metrics`: further words and numbers for the commit's `commitInfo`;
+    - `txn`: idempotency keys, see `TxnId`. The commit happens at most once.
+    - `user_metadata`, `commit_info`, `operation_metrics`: texts and numbers for the `commitInfo` of the commit.
     - `isolation_level`: `WriteSerializable`, `Serializable` or `SnapshotIsolation`, instead of the table's
-      `delta.isolationLevel` (docs/transactions.md);
-    - `read_version`: the version whose rows the change was worked out from; what others have changed since in the rows
-      it concerns is a conflict. The writing methods of a `TableSnapshot` say so by themselves;
-    - `stage`: write everything but the commit, for an audit before anybody sees it (`staged`);
-    - `dry_run`: check and prepare everything, commit nothing and leave no file; `CommitResult.preview` has the actions.
+      `delta.isolationLevel` (docs/transactions.md).
+    - `read_version`: the version from whose rows the change was computed. If another commit has changed rows that the
+      write concerns since then, the write conflicts. The methods of a `TableSnapshot` set this option.
+    - `stage`: write everything except the commit, for an audit before readers see it (`staged`).
+    - `dry_run`: check and prepare everything, commit nothing and leave no file. `CommitResult.preview` has the actions.
 
-    They raise, beside the errors that each method lists:
+    It raises the errors that it lists, and these:
 
-    - ConflictError: another commit changed what this one relies on;
-    - AppendOnlyError: the change removes rows, and the table keeps its rows (`delta.appendOnly`);
-    - UnsupportedFeatureError: this release must not write to the table;
-    - StorageError: for example a full disk.
+    - ConflictError: Another commit changed rows or metadata that this one relies on.
+    - AppendOnlyError: The change removes rows from an append-only table (`delta.appendOnly`).
+    - UnsupportedFeatureError: This release must not write to the table.
+    - StorageError: The store fails, for example because the disk is full.
 
     Args:
-        table_uri: A path or a URI.
+        table_uri: A path, a URI, or a name in a catalog (`uc://catalog.schema.table`).
         storage_options: Options of the store, for example credentials. They never appear in errors or logs.
-        external_paths: Where data files outside the table's directory may lie, paths or URIs. A log may name such files
-            (a shallow clone does). None reads them from the table's own store: the file system, the bucket, the
-            container. Given, only what lies below one of them is read; `[]` reads none.
+        external_paths: Paths or URIs outside the table's directory from which data files may be read. A log may name
+            such files, as the log of a shallow clone does. By default, files are read from the whole store of the
+            table: the file system, the bucket or the container. `[]` allows no file outside the directory.
 
     Raises:
-        UnsupportedStoreError: There is no store for the URI's scheme.
+        UnsupportedStoreError: No store supports the scheme of the URI.
     """
 
     @checked
@@ -371,26 +375,26 @@ class DeltaTable(_RowWrites):
         progress: Callable[[int, int], None] | bool = False,
         **options: Unpack[WriteOptions],
     ) -> CommitResult:
-        """Make the Parquet files below a directory a table, in place, with the statistics of their footers. See
+        """Turn the Parquet files below a directory into a table, in place, with the statistics of their footers. See
         `verbs.convert.convert`.
 
         Args:
-            partition_schema: The columns that directories `name=value` stand for, in their order: `{"day": "date"}`, or
-                a schema as `create` takes it.
-            progress: A function that is told how many footers are read and how many there are, or True for a bar of
-                tqdm or rich. The footers are read twice: for the schema, then for the statistics.
-            options: `TableDefinition` but for `partition_by`, and `CommitOptions`.
+            partition_schema: The columns of the directories `name=value`, in their order: `{"day": "date"}`, or a
+                schema as for `create`.
+            progress: A function of the number of footers that are read and the number of all footers, or True for a
+                progress bar of tqdm or rich. Footers are read twice: for the schema, then for the statistics.
+            options: `TableDefinition` except `partition_by`, and `CommitOptions`.
 
-        Returns: `skipped` where a table with these partition columns is there already.
+        Returns: `skipped` if a table with these partition columns exists.
 
-        Raises:
-            InvalidRequestError: There are no Parquet files, a visible file is none, the directories do not fit
+        Raises (the directory is unchanged):
+            InvalidRequestError: There are no Parquet files, a visible file is not Parquet, the directories do not fit
                 `partition_schema`, or another table lies among the files.
-            SchemaMismatchError: Files have types that cannot become one, or that no table has; the files are named.
-            TableExistsError: A table with other partition columns is there.
-            ConcurrentAppendError: Another writer made the directory a table meanwhile.
-            MissingDependencyError: A bar is asked for, and neither tqdm nor rich is installed.
-            StorageError: A file cannot be read. Of all of these: the directory is as before.
+            SchemaMismatchError: The types of the named files do not fit together, or no table can have them.
+            TableExistsError: A table with other partition columns exists.
+            ConcurrentAppendError: Another writer made the directory a table at the same time.
+            MissingDependencyError: `progress=True` needs tqdm or rich.
+            StorageError: A file cannot be read.
         """
         from delta_orch.verbs.convert import convert, progress_of
 
@@ -399,15 +403,15 @@ class DeltaTable(_RowWrites):
 
     @property
     def uri(self) -> str:
-        """The location in its canonical spelling, or the name in the catalog."""
+        """The location in canonical spelling, or the name in the catalog."""
         return self.store.address
 
     def quarantine(self, table_uri: str | PathLike[str] | None = None) -> DeltaTable:
-        """The table to which steps with rules (`Expect`) move rows that break one. Touches nothing: it need not exist.
-        Its columns are `verbs.expect.QUARANTINE_SCHEMA`.
+        """Return the quarantine: the table for rows that break a rule (`Expect`) of a step. It need not exist. Its
+        columns are `verbs.expect.QUARANTINE_SCHEMA`.
 
         Args:
-            table_uri: Where it is, in the same store; by default beside this table: `<table>_quarantine`.
+            table_uri: The location of the quarantine, in the same store. By default `<table>_quarantine`.
         """
         from delta_orch.verbs.expect import SUFFIX
 
@@ -417,20 +421,20 @@ class DeltaTable(_RowWrites):
         return self.quarantine(uri).log
 
     def __repr__(self) -> str:
-        # A debugger shows it while it is being made.
+        # A debugger may show the object before the constructor has ended.
         return f"DeltaTable({redacted(self.uri)!r})" if hasattr(self, "store") else "<DeltaTable, not yet open>"
 
     def __getstate__(self) -> dict[str, object]:
-        # What was read is left behind: another process reads for itself.
+        # The snapshot that was read is not pickled. Another process reads the log itself.
         return {**self.__dict__, "_newest": None}
 
     # Reading
 
     def exists(self) -> bool:
-        """Whether there is a Delta table at the location: a commit, or a checkpoint, whole or not.
+        """Whether the location has a Delta table: a commit, or at least a part of a checkpoint.
 
         Raises:
-            StorageError: The store cannot be asked.
+            StorageError: The store does not answer.
         """
         return self.log.exists()
 
@@ -440,14 +444,15 @@ class DeltaTable(_RowWrites):
         return self.log.latest_version() if self._newest is None else self.snapshot().version
 
     def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> TableSnapshot:
-        """An immutable version of the table: the newest, one by its number, or the newest not after a point in time.
+        """Return an immutable version of the table: the newest one, one by its number, or the newest one that is not
+        later than a point in time.
 
-        For the newest one, this object reads only the commits since the last snapshot it returned.
+        For the newest version, this object reads only the commits since the last snapshot that it returned.
 
         Raises:
-            TableNotFoundError: No table at the location.
-            VersionNotFoundError: The version was never written, or its log is cleaned up.
-            TimestampOutOfRangeError: Before the first version, or after the newest.
+            TableNotFoundError: The location has no table.
+            VersionNotFoundError: The version was never written, or its log was cleaned up.
+            TimestampOutOfRangeError: The timestamp is before the first version, or after the newest one.
             CorruptLogError: The log breaks the protocol.
             UnsupportedFeatureError, UnsupportedVersionError: This release might misread the table.
             InvalidRequestError: Both a version and a timestamp, or a value that is neither.
@@ -463,30 +468,30 @@ class DeltaTable(_RowWrites):
         return self._newest
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
-        """The commits the log still holds, newest first, at most `limit`. Times are in milliseconds since the epoch
+        """List the commits in the log, newest first, at most `limit`. Times are in milliseconds since the epoch
         (PROTOCOL, "Commit Provenance Information").
 
         Raises:
             InvalidRequestError: `limit` is not an integer of at least 0.
-            TableNotFoundError: No table at the location.
+            TableNotFoundError: The location has no table.
             CorruptLogError: The `commitInfo` of a commit is not JSON.
         """
         return self.log.history(limit)
 
     def txns(self) -> Mapping[str, int]:
-        """The last recorded version of each application id; those that `delta.setTransactionRetentionDuration` has
-        expired are left out (PROTOCOL, "Transaction Identifiers"). Raises as `snapshot`."""
+        """Return the last recorded version of each application id, without those that have expired
+        (`delta.setTransactionRetentionDuration`; PROTOCOL, "Transaction Identifiers"). Raises as `snapshot`."""
         return self.snapshot().txns
 
     def last_txn(self, app_id: str) -> Txn | None:
-        """The last recorded `txn` of one application id, None where there is none. Reads the newest commits first and
-        stops at the first that has it, where `txns` needs the whole state.
+        """Return the last recorded `txn` of one application id, or None. This reads the newest commits first and stops
+        at the first with the id, while `txns` reads the whole state.
 
-        `delta.setTransactionRetentionDuration` is not applied: `Txn.last_updated` tells when it was written.
+        A `txn` is returned even if it has expired (`delta.setTransactionRetentionDuration`). See `Txn.last_updated`.
 
         Raises:
-            TableNotFoundError: No table at the location.
-            CorruptLogError: A file that had to be read is damaged or missing.
+            TableNotFoundError: The location has no table.
+            CorruptLogError: A file of the log is damaged or missing.
         """
         return self.log.last_txn(app_id)
 
@@ -503,23 +508,22 @@ class DeltaTable(_RowWrites):
         columns: Sequence[str] | None = None,
         where: str | Expression | pc.Expression | None = None,
     ) -> ChangeFeed:
-        """What a range of versions changed, both bounds included.
+        """Read the changes of a range of versions, both bounds included.
 
-        Works without the change data feed as well, see `change_feed.change_feed.read_changes`.
+        The table needs no change data feed. See `change_feed.change_feed.read_changes`.
 
         Args:
-            starting_version, starting_timestamp: The first version by number, or the first one committed at a time or
-                later; one of them.
-            ending_version, ending_timestamp: The last version by number, or the last one committed at a time or
-                earlier; without either the newest.
-            allow_out_of_range: A range that reaches beyond the newest version ends there, and one that starts beyond
-                it is empty, instead of an error.
+            starting_version, starting_timestamp: The number of the first version, or a time: the range begins with the
+                first commit at this time or later. Set one of them.
+            ending_version, ending_timestamp: The number of the last version, or a time: the range ends with the last
+                commit at this time or earlier. By default it ends with the newest version.
+            allow_out_of_range: A range beyond the newest version ends there, or is empty. By default it is an error.
             require_change_data_feed: Refuse a range in which the feed was off. The error names the first such version.
-                By default, this holds for tables that have a feed or show that they had one. Other tables are read from
-                their data files. False reads every range from the files that exist.
-            schema_version: Give the rows the columns of this version instead of those at the end of the range.
-            columns, where: As of `TableSnapshot.scan`, over the columns of the feed, `_change_type`, `_commit_version`
-                and `_commit_timestamp` included. Files and columns that are not asked for are not read.
+                By default, this applies to tables that have a feed or show that they had one. Other tables are read
+                from their data files. False reads every range from the files that exist.
+            schema_version: The version that defines the columns of the rows. By default the end of the range.
+            columns, where: As for `TableSnapshot.scan`, over the columns of the feed, including `_change_type`,
+                `_commit_version` and `_commit_timestamp`. Other files and columns are not read.
 
         Raises:
             VersionNotFoundError, TimestampOutOfRangeError, InvalidRequestError: The log does not hold the range.
@@ -560,7 +564,7 @@ class DeltaTable(_RowWrites):
         Raises:
             TableExistsError: A table with another schema or partitioning exists.
             SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: The definition is invalid.
-            InvalidRequestError: `schema` is none, or an Arrow schema whose metadata defines columns.
+            InvalidRequestError: `schema` is not a schema, or an Arrow schema whose metadata defines columns.
         """
         from delta_orch.verbs.create import create
 
@@ -574,14 +578,14 @@ class DeltaTable(_RowWrites):
         engine: EngineChoice = "auto",
         **options: Unpack[WriteOptions],
     ) -> CommitResult:
-        """Create the table, or replace the one that is there, in one commit. See `verbs.create.create_or_replace`.
+        """Create the table, or replace the existing one, in one commit. See `verbs.create.create_or_replace`.
 
-        All rows leave; those of `data` come. Schema, partitioning, clustering, properties, name and description are the
-        given ones only. Older versions stay readable.
+        The rows of `data` replace all rows. Schema, partitioning, clustering, properties, name and description of the
+        old table are dropped. Older versions stay readable.
 
         Args:
-            schema, options: As of `create`.
-            data, engine: As of `append`: rows, whose columns become the table's. It takes the place of `schema`.
+            schema, options: As for `create`.
+            data, engine: As for `append`. The columns of the rows become the table's, instead of `schema`.
 
         Returns: `skipped` if a `txn` is recorded.
 
@@ -611,28 +615,26 @@ class DeltaTable(_RowWrites):
 
             table.ingest(FileSource("s3://landing/orders", pattern="**/*.json", format="json"))
 
-        Which files are loaded is recorded in the commit of their rows. So a crash, a retry or a second loader loads no
-        file twice and leaves none out. A restore takes the record back with the rows. Rows that are deleted later stay
-        deleted.
+        The commit of the rows also records their files. So a crash, a retry or a second loader loads no file twice and
+        leaves none out. A restore takes the record back with the rows. Rows that are deleted later stay deleted.
 
         Args:
-            engine: As of `append`.
-            max_commits: The most commits. None loads all files that one listing has.
+            engine: As for `append`.
+            max_commits: The most commits. By default, all files of one listing are loaded.
             expect: Rules for the rows: `Expect` by name. The engine checks the rows of each commit once, while it
                 writes them. Rows for the quarantine go to `quarantine()`.
             options: `TableDefinition` of a table that is created, and `user_metadata`, `commit_info`,
                 `isolation_level` and `operation_metrics` of each commit.
 
         Raises:
-            FilesChangedError: A file that was loaded is another one now, and `on_changed` is `error`.
+            FilesChangedError: The content of a loaded file has changed, and `on_changed` is `error`.
             InvalidRequestError: The table forgets what it has loaded (`delta.setTransactionRetentionDuration`), lies
                 below the source, or was restored to a version that its log does not have any more.
             MissingFileError: The record of loaded files was deleted.
-            ConflictError: Others were faster many times. Running it again is safe.
-            ExpectationFailedError: A row breaks a rule with the action `fail`. None of the files of its commit is
-                loaded.
-            DeltaError: As `append`, and what reading a file raises. Commits that were made before the error stay, and
-                the next run goes on behind them.
+            ConflictError: Other writers committed first, many times. Call the method again.
+            ExpectationFailedError: A row breaks a rule with the action `fail`. No file of its commit is loaded.
+            DeltaError: As `append`, and the errors of reading a file. Commits before the error stay, and the next call
+                goes on after them.
         """
         from delta_orch.verbs.ingest import ingest
 
@@ -654,7 +656,7 @@ class DeltaTable(_RowWrites):
 
         Args:
             version, timestamp: The version by its number, or the newest one not after a point in time. Exactly one.
-            ignore_missing_files: Commit even where files of the older version are gone. Reading their rows then raises
+            ignore_missing_files: Commit even if files of the older version are gone. Reading their rows then raises
                 MissingFileError. `repair` removes these files from the table.
 
         Raises:
@@ -676,29 +678,29 @@ class DeltaTable(_RowWrites):
 
         Returns: Columns of `verbs.units.UNITS_SCHEMA`: `unit`, `order` (of the attempt that wrote it), `run`, `version`
             and `timestamp` of its newest commit, `rows` it wrote, and `inputs`, the versions of tables that it read.
-            Columns after `order` are null where the log no longer holds the commit.
+            Columns after `order` are null if the log no longer has the commit.
 
         Raises:
-            TableNotFoundError: No table at the location.
+            TableNotFoundError: The location has no table.
         """
         from delta_orch.verbs.units import list_units
 
         return list_units(*self._target({}))
 
     def undo(self, *, unit: str | None = None, run: str | None = None, **options: Unpack[CommitOptions]) -> UndoResult:
-        """Remove exactly the rows that a unit wrote, or all units that a run wrote last, also from the quarantine. The
-        unit is then as if it had never been done: the next attempt at it writes. Rows that the unit replaced do not
-        come back.
+        """Remove exactly the rows that a unit wrote, from the table and from its quarantine. With `run`, this applies
+        to all units that the run wrote last. The next attempt at such a unit writes again. Rows that the unit replaced
+        do not come back.
 
         Args:
             unit: A name of `units()`.
             run: The id of a run.
-            options: `dry_run=True` removes nothing and counts.
+            options: `dry_run=True` counts rows and removes none.
 
         Raises:
-            InvalidRequestError: There is no such unit or run; or both or neither are given.
-            RedoNotPossibleError: Its rows cannot be told from others: a compaction without `unit_column` moved them, it
-                merged or updated rows, or later units have read on. Nothing was changed.
+            InvalidRequestError: There is no such unit or run, or both or neither are given.
+            RedoNotPossibleError: The unit merged or updated rows, a compaction without `unit_column` mixed its rows
+                with others, or later units have read further versions. Nothing was changed.
         """
         from delta_orch.verbs.units import undo
 
@@ -721,23 +723,23 @@ class DeltaTable(_RowWrites):
         `verbs.clone.clone`.
 
         Args:
-            target_uri: Location of the clone. A shallow clone must be in the same store as this table.
-            shallow: Name the files of this table by absolute paths. False copies them.
-            version, timestamp: As of `snapshot`.
-            replace: A table at the target becomes the clone. By default that is refused.
-            properties: Table properties of the clone. They override those that it takes over.
+            target_uri: The location of the clone. A shallow clone must be in the same store as this table.
+            shallow: Refer to the files of this table by absolute paths. False copies them.
+            version, timestamp: As for `snapshot`.
+            replace: Replace a table at the target by the clone. By default that is an error.
+            properties: Table properties of the clone. They override the properties of this table.
             storage_options: Options of the target's store.
 
         Returns: The commit of the target.
 
         Raises:
-            TableExistsError: A table is at the target, and `replace` is not given; or one lies around the target or
-                below it.
+            TableExistsError: The target has a table, and `replace` is not set. Or a table lies above or below the
+                target.
             InvalidRequestError, InvalidPropertyError: The target is this table, or a property cannot be set.
             UnsupportedStoreError: The target cannot reach the files of this table.
-            MissingFileError, CorruptDataError: A file is gone, or is not the file that the log names. The target is as
-                before. It may hold copies that no commit names; vacuum removes them.
-            ConflictError: Another writer created or changed the target in the meantime.
+            MissingFileError, CorruptDataError: A file is gone, or differs from the file of the log. The target is
+                unchanged. It may hold copies that no commit names. Vacuum removes them.
+            ConflictError: Another writer created or changed the target at the same time.
         """
         from delta_orch.catalog.open import open_table_store
         from delta_orch.verbs.clone import clone
@@ -767,40 +769,41 @@ class DeltaTable(_RowWrites):
         `verbs.add_files.add_files`.
 
         Args:
-            paths: Files in the table's directory, relative to it, absolute, or as URIs; or elsewhere in the table's
-                store, where `external_paths` allows. Vacuum deletes no file outside the directory.
-            partition_values: The values of the partition columns, of all files or of each; None takes them from
+            paths: Files in the table's directory: relative paths, absolute paths, or URIs. Files elsewhere in the
+                table's store need `external_paths`. Vacuum deletes no file outside the directory.
+            partition_values: The values of the partition columns, for all files or for each. By default they come from
                 directories `name=value` in the paths.
-            replace_where: The files replace exactly the rows for which this is true, and have no others. Files that
-                also hold other rows are rewritten, as by `overwrite`.
+            replace_where: Replace exactly the rows for which this predicate is true. All rows of the files must satisfy
+                it. Older files that also hold other rows are rewritten, as by `overwrite`.
 
         Raises:
-            InvalidRequestError: A file is named twice, is or was in the table, is no Parquet file or has no place for
-                data; or the partition values do not fit.
-            SchemaMismatchError: A file does not have the table's columns, by name and type.
-            ConstraintViolationError: A row breaks NOT NULL or a rule of the table, or lies outside of `replace_where`.
-            MissingFileError, UnsupportedStoreError: A file is not there, or the table may not read it.
-            UnsupportedFeatureError: The table's files are more than their columns: column mapping by id, Iceberg.
+            InvalidRequestError: A file is named twice, is or was in the table, is not Parquet, or has a name that is
+                reserved. Or the partition values do not fit.
+            SchemaMismatchError: The columns of a file differ from the table's by name or type.
+            ConstraintViolationError: A row breaks NOT NULL or a rule of the table, or lies outside `replace_where`.
+            MissingFileError, UnsupportedStoreError: A file does not exist, or the table may not read it.
+            UnsupportedFeatureError: Column mapping by id or Iceberg needs more in the files than their columns.
         """
         from delta_orch.verbs.add_files import add_files
 
         return add_files(*self._target(options), paths, partition_values, replace_where, options)
 
     def generate(self, mode: str = "symlink_format_manifest") -> tuple[str, ...]:
-        """Write manifests that let engines without Delta read the newest version's files: one a partition, below
-        `_symlink_format_manifest`, with an absolute path a line. Manifests of partitions without files are deleted.
+        """Write manifests, so that engines without Delta can read the files of the newest version. Each partition has
+        one below `_symlink_format_manifest`, with one absolute path per line. Manifests of empty partitions are
+        deleted.
 
-        Later commits leave them as they are, unless `delta.compatibility.symlinkFormatManifest.enabled` is true.
+        Later commits do not update them, unless `delta.compatibility.symlinkFormatManifest.enabled` is true.
 
         Args:
-            mode: `symlink_format_manifest`, the only one there is.
+            mode: `symlink_format_manifest`, the only mode.
 
         Returns: The paths of the manifests.
 
         Raises:
             InvalidRequestError: There is no such mode.
             UnsupportedFeatureError: A file has a deletion vector, or columns are mapped. Nothing was written.
-            StorageError: Some are not written. Run it again.
+            StorageError: Some manifests were not written. Call the method again.
         """
         from delta_orch.log.upkeep.manifest_writer import write_manifests
 
@@ -811,26 +814,27 @@ class DeltaTable(_RowWrites):
     # Maintenance
 
     def staged(self, reference: str) -> StagedWrite[TableSnapshot]:
-        """A write that was staged with `stage=True`, by its reference (`CommitResult.staged`). See `StagedWrite`.
+        """Return a write that was staged with `stage=True`, by its reference (`CommitResult.staged`). See
+        `StagedWrite`.
 
         Raises:
-            StagedWriteGoneError: It was discarded, or vacuum has removed it.
-            InvalidRequestError: `reference` cannot be one.
+            StagedWriteGoneError: The write was discarded, or vacuum has removed it.
+            InvalidRequestError: `reference` is not a valid reference.
         """
         from delta_orch.staged_write import StagedWrite
 
         return StagedWrite(self.log, reference)
 
     def staged_writes(self) -> list[StagedWrite[TableSnapshot]]:
-        """The staged writes that are there, oldest first: also those that are published and that vacuum has not
-        removed yet. The table need not exist."""
+        """List the staged writes, oldest first. Published ones are listed until vacuum removes them. The table need not
+        exist."""
         from delta_orch.staged_write import staged_writes
 
         return staged_writes(self.log)
 
     def alter(self) -> Alteration:
-        """Change properties, features, constraints, columns or clustering: collect changes, then `commit()` them as
-        one version.
+        """Change properties, features, constraints, columns or clustering. Collect changes, then `commit()` them as one
+        version.
 
             table.alter().set_properties({"delta.appendOnly": "true"}).add_column("note", "string").commit()
         """
@@ -839,15 +843,15 @@ class DeltaTable(_RowWrites):
         return Alteration(self.log, self.snapshot)
 
     def domain_metadata(self) -> Mapping[str, str]:
-        """The table's metadata domains, name → configuration, those of table features (`delta.…`) included (PROTOCOL,
+        """Return the metadata domains, name → configuration, including those of table features (`delta.…`; PROTOCOL,
         "Domain Metadata"). Raises as `snapshot`."""
         return self.snapshot().domain_metadata
 
     def set_domain_metadata(self, domain: str, configuration: str, **options: Unpack[CommitOptions]) -> CommitResult:
-        """Set a metadata domain of your own; `delta.…` is the protocol's. See `verbs.domain_metadata`.
+        """Set a metadata domain of your own. Names that begin with `delta.` are reserved. See `verbs.domain_metadata`.
 
         Raises:
-            InvalidRequestError: The name is not yours to use, or the table has no metadata domains.
+            InvalidRequestError: The name is reserved, or the table has no metadata domains.
             ConcurrentDomainMetadataError: Another commit changed the same domain.
         """
         from delta_orch.verbs.domain_metadata import set_domain_metadata
@@ -855,7 +859,7 @@ class DeltaTable(_RowWrites):
         return set_domain_metadata(*self._target(options), domain, configuration, options)
 
     def remove_domain_metadata(self, domain: str, **options: Unpack[CommitOptions]) -> CommitResult:
-        """Remove a metadata domain of your own; `skipped` if there is no domain of that name. Raises as
+        """Remove a metadata domain of your own. Returns `skipped` if there is no such domain. Raises as
         `set_domain_metadata`."""
         from delta_orch.verbs.domain_metadata import remove_domain_metadata
 
@@ -880,18 +884,19 @@ class DeltaTable(_RowWrites):
 
         Args:
             where: A predicate over partition columns.
-            target_file_size_bytes: Files below it are merged up to it; by default `delta.targetFileSize` or 128 MiB.
-            zorder_by: Columns, or fields of structs (`a.b`), that files have statistics of. All files of the partitions
-                are rewritten, each time.
+            target_file_size_bytes: Smaller files are merged up to this size. By default `delta.targetFileSize` or
+                128 MiB.
+            zorder_by: Columns, or fields of structs (`a.b`), with statistics. Each call rewrites all files of the
+                partitions.
             full: Cluster every file of a clustered table again, also those that are clustered already.
             max_deleted_rows_ratio: A file of any size is rewritten if deletion vectors mark more than this share.
 
-        Returns: `skipped` where there was nothing to merge.
+        Returns: `skipped` if there is nothing to merge.
 
         Raises:
-            InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
-            InvalidRequestError: `zorder_by` names a partition column, or one without statistics; or the table is
-                clustered; or it is not, and `full` is given.
+            InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or uses other columns.
+            InvalidRequestError: `zorder_by` names a partition column or a column without statistics, or the table is
+                clustered. Or `full` is set, and the table is not clustered.
         """
         from delta_orch.verbs.optimize import optimize
 
@@ -922,7 +927,7 @@ class DeltaTable(_RowWrites):
         Returns: `skipped` if no file holds deleted rows or dropped columns.
 
         Raises:
-            InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
+            InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or uses other columns.
         """
         from delta_orch.verbs.purge import purge
 
@@ -942,8 +947,8 @@ class DeltaTable(_RowWrites):
         """Delete files that no version within the retention needs. See `verbs.vacuum.vacuum`.
 
         Args:
-            full: False lists nothing: only files that tombstones name are looked up and deleted.
-            keep_versions: Versions of any age that can still be read afterwards.
+            full: False does not list the directory. It deletes only files that tombstones name.
+            keep_versions: Versions of any age that stay readable.
 
         Raises:
             VersionNotFoundError: A version to keep cannot be read. Nothing was deleted.
@@ -965,9 +970,9 @@ class DeltaTable(_RowWrites):
         )
 
     def fsck(self, version: int | None = None, check_files: bool = False, deep: bool = False) -> FsckReport:
-        """Check the log, a version's state (by default the newest) and its version checksum; with `check_files` look up
-        every data file and verify every deletion vector; with `deep` read every page and hold the rows against the
-        statistics, too. See `verbs.fsck.fsck`.
+        """Check the log, the state of a version (by default the newest) and its checksum. `check_files` also looks up
+        every data file and verifies every deletion vector. `deep` also reads every page and compares the rows with the
+        statistics. See `verbs.fsck.fsck`.
 
         Raises:
             TableNotFoundError, VersionNotFoundError: There is nothing to check.
@@ -981,13 +986,13 @@ class DeltaTable(_RowWrites):
         return fsck(self.log, version, check_files=check_files, deep=deep)
 
     def repair(self, **options: Unpack[CommitOptions]) -> CommitResult:
-        """Remove data files that are gone from the table, so that the others can be read again. Their rows are lost.
-        Run it with `dry_run=True` first: `preview.removes` names the files. See `verbs.fsck.repair`.
+        """Remove missing data files from the table, so that the other files can be read again. The rows of missing
+        files are lost. First call it with `dry_run=True`: `preview.removes` names the files. See `verbs.fsck.repair`.
 
-        Returns: `skipped` where no file is gone.
+        Returns: `skipped` if no file is missing.
 
         Raises:
-            StorageError: The store cannot say of every file whether it is there. Nothing was committed.
+            StorageError: The store does not tell of every file whether it exists. Nothing was committed.
         """
         from delta_orch.verbs.fsck import repair
 
@@ -1010,9 +1015,9 @@ class DeltaTable(_RowWrites):
     def checkpoint(
         self, policy: Literal["classic", "v2"] | None = None, v2_format: Literal["json", "parquet"] = "json"
     ) -> int:
-        """Write a checkpoint of the newest version, and return which one that is. Rows do not change.
+        """Write a checkpoint of the newest version, and return its number. Rows do not change.
 
-        Commits write one automatically every `delta.checkpointInterval` versions. See `verbs.checkpoint.checkpoint`.
+        Commits write one automatically every `delta.checkpointInterval` versions. See `verbs.log_files.checkpoint`.
 
         Raises:
             InvalidRequestError: `v2` for a table without the feature v2Checkpoint.
@@ -1022,8 +1027,8 @@ class DeltaTable(_RowWrites):
         return checkpoint(self.log, self.snapshot(), policy=policy, v2_format=v2_format)
 
     def compact_log(self, start_version: int | None = None, end_version: int | None = None) -> LogCompactionResult:
-        """Reconcile a run of commits into one file beside them, by default those since the last checkpoint. See
-        `verbs.compact_log.compact_log`.
+        """Reconcile a range of commits into one file beside them, by default the commits since the last checkpoint. See
+        `verbs.log_files.compact_log`.
 
         Raises:
             InvalidRequestError: There is no such range.
@@ -1034,11 +1039,11 @@ class DeltaTable(_RowWrites):
         return compact_log(self.log, self.snapshot(), start_version, end_version)
 
     def write_checksum(self, version: int | None = None) -> ChecksumResult:
-        """Write the checksum of a version (by default the newest) unless it has one, which is verified instead. See
-        `verbs.checksum.write_checksum`.
+        """Write the checksum of a version (by default the newest). An existing one is verified instead. See
+        `verbs.log_files.write_checksum`.
 
         Raises:
-            ChecksumMismatchError: It disagrees with the state.
+            ChecksumMismatchError: The checksum disagrees with the state.
         """
         from delta_orch.verbs.log_files import write_checksum
 
@@ -1074,8 +1079,8 @@ class DeltaTable(_RowWrites):
 class TableSnapshot(_RowWrites, Snapshot):
     """One version of a table, with its rows.
 
-    It never changes, whatever is committed afterwards; its rows can be read until vacuum deletes files that newer
-    versions do not need (then `MissingFileError`).
+    A snapshot never changes. Its rows can be read until vacuum deletes files that newer versions do not need. Then
+    reading raises `MissingFileError`.
 
     Its writing methods are those of `DeltaTable` with `read_version=` this version:
 
@@ -1099,17 +1104,16 @@ class TableSnapshot(_RowWrites, Snapshot):
         *,
         row_tracking: bool = False,
     ) -> Scan:
-        """Choose rows to read: nothing is read yet.
+        """Choose rows to read. This reads nothing yet.
 
         Args:
-            columns: Columns, in this order, or fields inside structs (``a.b``, ``a.`c.d` ``), of which no more than
-                that is read and which are called by their last name, as with Spark's `select`; None for all columns,
-                none at all for rows without columns.
-            where: A predicate in Spark SQL, as an `Expression`, or as an expression of pyarrow; rows for which it is
-                true are kept. An expression of pyarrow has pyarrow's meaning; where that has no counterpart in Spark
-                SQL it leaves out no file, and Spark asks Python workers which rows to keep.
-            row_tracking: Add the columns `row_id` and `row_commit_version` (both long, PROTOCOL, "Row Tracking");
-                `where` may use them, too.
+            columns: Columns, in this order, or fields inside structs (``a.b``, ``a.`c.d` ``). Only these fields are
+                read, and their names are the last parts, as with Spark's `select`. None reads all columns, `[]` none.
+            where: A predicate in Spark SQL, an `Expression`, or an expression of pyarrow. Rows for which it is true are
+                kept. An expression of pyarrow has pyarrow's meaning. If Spark SQL has no counterpart, it leaves out no
+                file, and Spark evaluates it in Python workers.
+            row_tracking: Add the columns `row_id` and `row_commit_version` (both long, PROTOCOL, "Row Tracking").
+                `where` may use them.
 
         Raises:
             InvalidExpressionError, ColumnNotFoundError: They do not fit the table.
@@ -1121,22 +1125,22 @@ class TableSnapshot(_RowWrites, Snapshot):
         return Scan(self, columns, where, row_tracking=row_tracking)
 
     def list_files(self, where: str | Expression | None = None, *, absolute: bool = False) -> pa.Table:
-        """The live files, one row each, with the names and types of the table's columns (PROTOCOL, "Add File").
+        """List the live files, one row each, with the names and types of the table's columns (PROTOCOL, "Add File").
 
         Args:
-            where: Leave out files without a row for which this is true, as far as partition values and statistics tell.
-            absolute: Paths as `store.data_filesystem()` opens them, on disks absolute ones. By default they are
-                relative to the table's directory, but for files outside it. No path is URL-encoded.
+            where: Leave out files that hold no such row according to partition values and statistics.
+            absolute: Return paths that `store.data_filesystem()` opens. By default paths are relative to the table's
+                directory, except those of files outside it. No path is URL-encoded.
 
         Returns: `path` string, `size` int64 in bytes, `modification_time` timestamp[ms, UTC], `partition` a struct of
             the partition columns, `num_records` int64 with the `num_deleted` rows that deletion vectors mark,
-            `tight_bounds` bool; `min`, `max`, `null_count`: structs of the columns that statistics are collected for.
-            They are as recorded: null where they are not, long text may be cut, timestamps end at a millisecond.
+            `tight_bounds` bool; `min`, `max`, `null_count`: structs of the columns that have statistics. They are as
+            recorded: a missing one is null, long texts may be cut, timestamps end at a millisecond.
 
         Raises:
             InvalidExpressionError, ColumnNotFoundError: `where` does not fit.
             CorruptLogError: The log is damaged.
-            UnsupportedStoreError: A file lies in another store, and `absolute` is asked for.
+            UnsupportedStoreError: A file lies in another store, and `absolute` is set.
         """
         from delta_orch.scan.file_listing import list_files
 
@@ -1148,25 +1152,25 @@ class TableSnapshot(_RowWrites, Snapshot):
         return list_files(self, predicate, absolute=absolute)
 
     def partitions(self) -> pa.Table:
-        """The distinct partitions that hold files: a column for each partition column, of its type. No columns and no
-        rows for a table that is not partitioned. Raises CorruptLogError."""
+        """List the distinct partitions with files: one column for each partition column, of its type. The result of an
+        unpartitioned table has no columns and no rows. Raises CorruptLogError."""
         from delta_orch.scan.file_listing import list_partitions
 
         return list_partitions(self)
 
     def to_pyarrow_dataset(self, where: str | Expression | pc.Expression | None = None) -> ds.FileSystemDataset:
-        """The files as a data set of pyarrow, where they hold exactly the rows of this version. All footers are read to
-        make sure. Reading it raises pyarrow's errors.
+        """Return the files as a pyarrow data set, if they hold exactly the rows of this version. This reads all footers
+        to check that. Reading the data set raises pyarrow's errors.
 
-        A filter of the data set opens only files that may hold its rows, by partition values and statistics. Of floats,
-        of decimals of more than 15 digits and of fields of structs, statistics serve `where` only.
+        A filter of the data set opens only files that may hold its rows, by partition values and statistics. Statistics
+        of floats, of decimals with more than 15 digits and of fields of structs are used for `where` only.
 
         Args:
-            where: Only rows for which this is true, as in `scan`. The footers of files without such rows are not read.
-                The data set's fragments are whole files.
+            where: A predicate as in `scan`. Footers of files without such rows are not read. The fragments of the data
+                set are whole files.
 
         Raises:
-            InvalidExpressionError, ColumnNotFoundError: `where` does not fit.
+            InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table.
             UnsupportedExpressionError: Arrow has no counterpart of `where`.
             UnsupportedFeatureError: The table has deletion vectors, mapped columns, widened types, variants, dates of
                 the Julian calendar, times in 96 bits, or files whose columns differ in type or case.
@@ -1177,10 +1181,11 @@ class TableSnapshot(_RowWrites, Snapshot):
         return arrow_dataset(self, where)
 
     def _target(self, options: CommitOptions) -> tuple[TableLog, Snapshot]:
-        """
+        """Return the log and this version, to which `read_version` is set.
+
         Raises:
-            InvalidRequestError: Another version is asked for.
-            MetadataChangedError: The version is no longer in the log, or another table is there now.
+            InvalidRequestError: `read_version` is another version.
+            MetadataChangedError: The version is no longer in the log, or the location has another table.
         """
         read_version = options.get("read_version", self.version)
         if not isinstance(read_version, Integral) or read_version != self.version:
