@@ -107,7 +107,7 @@ def test_tables_are_read_in_every_way(tmp_path: Path) -> None:
 def test_contradictions_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {seed.name: seed for seed in load_corpus()}
     write_table(tables["flat"].files, tmp_path)
-    monkeypatch.setattr(TableSnapshot, "files", lambda *_: raise_corrupt())
+    monkeypatch.setattr(TableSnapshot, "files", lambda *_, **__: raise_corrupt())
     with pytest.raises(FuzzFinding, match="fsck finds nothing wrong"):
         Reading(tmp_path)
 
