@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -300,6 +300,27 @@ def test_what_a_caller_adds_to_commit_info_must_be_json(table: DeltaTable) -> No
     info = lines(table, 1)[0]["commitInfo"]
     assert info["operationParameters"]["huge"] == str(2**70)
     assert (info["readVersion"], info["n"]) == (0, 1.5)
+
+
+@dataclass
+class Login:
+    password: str
+
+
+def test_credentials_in_values_that_json_spells_otherwise_are_not_kept(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    info: dict[str, Any] = {
+        "tuple": ({"password": "hunter2abc"}, "https://me:hunter2abc@host/x"),
+        "dataclass": Login("hunter2abc"),
+        "mine": {"list": [1]},
+    }
+    transaction = begin(table, snapshot, operation="TEST", commit_info=info)
+    info["mine"]["password"] = "hunter2abc"  # what is said after that is not looked at any more
+    transaction.commit()
+    commit = lines(table, 1)[0]["commitInfo"]
+    assert commit["tuple"] == [{"password": "***"}, "https://***@host/x"]
+    assert (commit["dataclass"], commit["mine"]) == ({"password": "***"}, {"list": [1]})
+    assert b"hunter2abc" not in table.store.read_bytes(commit_path(1))
 
 
 def test_a_version_of_the_past_is_never_written_again(table: DeltaTable) -> None:

@@ -45,7 +45,8 @@ def _json_text(value: object) -> str:
 
 
 def ensure_json(values: object, what: str) -> dict[str, JsonValue]:
-    """Values that JSON can hold, as a dict.
+    """A copy of values that JSON can hold, as JSON holds them: a tuple is a list, a dataclass a dict, a time a text. So
+    nothing in them escapes who looks for secrets (`redaction.kept`).
 
     Args:
         what: What an error calls them.
@@ -55,7 +56,7 @@ def ensure_json(values: object, what: str) -> dict[str, JsonValue]:
     """
     json_values = dict(ensure_mapping(values, what))
     try:
-        orjson.dumps(json_values)
+        json_text = orjson.dumps(json_values)
         # `dumps` makes null of them.
         if not all(map(isfinite, _floats(json_values))):
             raise TypeError("NaN and infinity are not JSON numbers")
@@ -65,7 +66,8 @@ def ensure_json(values: object, what: str) -> dict[str, JsonValue]:
             cause=str(e),
             remedy="Pass names with text, numbers, or lists and dicts of such",
         ) from None
-    return json_values
+    parsed: dict[str, JsonValue] = orjson.loads(json_text)
+    return parsed
 
 
 def _floats(value: object) -> Iterator[float]:
