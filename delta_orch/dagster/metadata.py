@@ -35,7 +35,6 @@ TABLE_RESOURCE = "delta/table_resource"
 
 Metadata = dict[str, Any]
 """Metadata entries: plain values and Dagster's own."""
-Materialized = dg.MaterializeResult[Any]
 
 MOST_COUNTED_PARTITIONS = 1000
 """Runs over more partitions than that report no row count for each of them."""

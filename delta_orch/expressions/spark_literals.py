@@ -47,7 +47,6 @@ from delta_orch.protocol.types import (
 
 _SQL_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
-EPOCH = datetime(1970, 1, 1)
 MAX_DECIMAL_DIGITS = 38
 
 INTEGRAL_RANGES: dict[DataType, tuple[int, int]] = {

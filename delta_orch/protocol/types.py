@@ -249,8 +249,9 @@ def traits_of(data_type: DataType) -> TypeTraits:
 
 
 CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-COLLATIONS = "__COLLATIONS"
 """The key of a column's metadata with its type as declared, where texts in it have a length."""
+COLLATIONS = "__COLLATIONS"
+"""The key of a column's metadata with the collations of its texts, by their paths."""
 
 STATED_DEFINITIONS = "delta_orch.definitions"
 """The key, in the metadata of a column of rows, of the definitions that Arrow or Spark states (`definitions_in`). No

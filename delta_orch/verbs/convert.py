@@ -35,8 +35,6 @@ from delta_orch.verbs.parquet_files import (
 )
 from delta_orch.writing.target import TableDefinition, WriteOptions, new_target, split_options
 
-_MOST_NAMED = 5
-
 
 def convert(
     log: TableLog,

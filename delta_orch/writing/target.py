@@ -433,7 +433,7 @@ class RowShape:
 
 
 PLAIN = RowShape()
-"""Return the shape of rows that are written unchanged."""
+"""The shape of rows that are written unchanged."""
 
 
 _MEASURED_ROWS = 1000

@@ -79,7 +79,7 @@ class ScanFiles:
     files: pa.Table
     pushed: PushedFilters | None = None
     key: tuple[object, ...] = ()
-    """Return the key of the files. Scans of a snapshot with the same key have the same files."""
+    """The key of the files. Scans of a snapshot with the same key have the same files."""
 
 
 def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -> ScanFiles:

@@ -222,7 +222,7 @@ _MOST_ROWS = 1 << 32
 
 
 def record_counts(files: pa.Table) -> pa.Array:
-    """`numRecords` of each file (columns of `file_columns.ADD_RECORDS`): of the data file, deleted rows counted; null
+    """`numRecords` of each file (columns of `ADD_SCHEMA`): of the data file, deleted rows counted; null
     where the statistics do not say, or say what no file has."""
     if "stats" not in files.column_names:
         return pa.nulls(files.num_rows, pa.int64())
