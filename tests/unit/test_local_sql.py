@@ -72,6 +72,12 @@ def test_strings_that_are_hard_to_quote() -> None:
         ("name RLIKE 'a'", UnsupportedExpressionError, "RLIKE"),
         ("transform(array(id), x -> x)", UnsupportedExpressionError, "transform"),
         ("regexp_replace(name, 'a', 'b')", UnsupportedExpressionError, "regexp_replace"),
+        ("lpad(name, id)", UnsupportedExpressionError, "run lpad: .*not a constant"),
+        ("year(id)", UnsupportedExpressionError, "run year: a date function on long"),
+        ("substring(name, 'a')", UnsupportedExpressionError, "run substring with"),
+        ("concat(upper(name), n)", UnsupportedExpressionError, "run concat: CAST from double to string"),
+        ("array(id).x", InvalidExpressionError, "Only structs have fields"),
+        ("array(struct(id)).id", UnsupportedExpressionError, "a field of array<struct"),
     ],
 )
 def test_refused(text: str, error: type[Exception], message: str) -> None:

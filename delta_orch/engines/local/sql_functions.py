@@ -31,6 +31,7 @@ from delta_orch.engines.local.sql_types import (
     unsupported,
     widen,
 )
+from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.constants import CASTS, interval_of
 from delta_orch.expressions.nodes import Call, Expression, Literal
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
@@ -70,12 +71,24 @@ def named(call: Call, scalar: Callable[[Expression], Typed]) -> Typed:
         least, most, function = FUNCTIONS[name]
         if not least <= len(arguments) <= most:
             raise unsupported(f"the function {name} with {len(arguments)} arguments")
-        return function(list(map(scalar, arguments)))
-    kinds, template, data_type = TEMPLATES.get(name, ((), "", VOID))
-    if not template or len(arguments) != len(kinds):
+    elif len(TEMPLATES.get(name, ((),))[0]) == len(arguments) > 0:
+        function = _of_template(*TEMPLATES[name])
+    else:
         raise unsupported(f"the function {name[:100]}")
-    texts = [_KINDS[kind](scalar(argument)) for kind, argument in zip(kinds, arguments, strict=True)]
-    return Typed(f"({template.format(*texts)})", data_type)
+    values = list(map(scalar, arguments))
+    try:
+        return function(values)
+    except UnsupportedExpressionError as e:
+        construct = str(e.context["construct"])
+        raise unsupported(construct if name in construct else f"{name}: {construct}") from None
+
+
+def _of_template(kinds: Sequence[str], template: str, data_type: DataType) -> _Function:
+    def function(values: Sequence[Typed]) -> Typed:
+        texts = [_KINDS[kind](value) for kind, value in zip(kinds, values, strict=True)]
+        return Typed(f"({template.format(*texts)})", data_type)
+
+    return function
 
 
 def _without_word(name: str, word: str) -> str:

@@ -186,10 +186,11 @@ def struct_field(value: Typed, name: str) -> Typed:
 
     Raises:
         InvalidExpressionError: There is no such field.
-        UnsupportedExpressionError: The value is an array or a map.
+        UnsupportedExpressionError: The value is an array of structs or a map, which have fields in Spark alone.
     """
-    if isinstance(value.data_type, ArrayType | MapType):
-        raise unsupported(f"a field of {value.data_type}")
+    match value.data_type:
+        case ArrayType(StructType()) | MapType():
+            raise unsupported(f"a field of {value.data_type}")
     field = value.data_type.find(name) if isinstance(value.data_type, StructType) else None
     if field is None:
         is_struct = isinstance(value.data_type, StructType)
