@@ -319,7 +319,8 @@ def _one_of(choices: Sequence[str]) -> Callable[[Mapping[str, object], str], str
 
 
 def _any(default: object) -> Callable[[Mapping[str, object], str], Any]:
-    return lambda metadata, key: metadata.get(key) or default
+    # `max_quarantined: 0` is a limit, and None is none.
+    return lambda metadata, key: default if metadata.get(key) is None else metadata[key]
 
 
 _PARSERS: Mapping[str, Callable[[Mapping[str, object], str], Any]] = {

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from delta_orch.dagster import DeltaIncrementalComponent, DeltaLakeIOManager, DeltaOut, delta_asset
-from delta_orch.dagster.settings import DEFINED_KEYS, MEANINGS
+from delta_orch.dagster.settings import DEFINED_KEYS, MEANINGS, parse_settings
+from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.write_settings import SETTINGS, WriteSettings, refuse_old_names
 from scripts.site_reference import described
 
@@ -40,3 +41,13 @@ def test_a_setting_is_described_wherever_it_is_one(name: str) -> None:
 
 def test_no_setting_has_an_old_name() -> None:
     refuse_old_names(SETTINGS)
+
+
+def test_a_limit_of_no_rows_in_metadata_is_a_limit() -> None:
+    rules = {"positive": {"rule": "n > 0", "action": "quarantine"}}
+    for limit in (0, 0.0, 2, None):
+        settings = parse_settings({"expect": rules, "max_quarantined": limit}, {}, "append")
+        assert settings.rules is not None
+        assert settings.rules.max_quarantined == limit
+    with pytest.raises(InvalidRequestError, match="max_quarantined"):
+        parse_settings({"max_quarantined": 0}, {}, "append")
