@@ -198,6 +198,10 @@ class ObjectStore(FlatStore):
     def _finish_parts(self, bucket: str, key: str, upload: Sdk, receipts: list[Sdk]) -> None:
         """Create or replace the object from all parts."""
 
+    def _discard_parts(self, bucket: str, key: str, upload: Sdk) -> None:
+        """Discard the parts of an object that will not be finished. By default do nothing: GCS and Azure discard them
+        after a week, and do not charge for them."""
+
     @abstractmethod
     def _remove(self, bucket: str, key: str) -> None:
         """Delete the object. A missing object is no error."""
@@ -524,29 +528,45 @@ class _ObjectOutput(io.RawIOBase):
         self._send(content)
         finish = partial(self._store._finish_parts, self._bucket, self._key, self._upload, self._receipts)
         try:
-            self._call(finish)
+            self._call(finish, is_single=not self._store.repeats_parts)
         except StorageError:
             # The store may have finished the object before the answer was lost. Names of data files are never reused.
             written = self._store.find_object(self._path)
             if written is None or written.size != self._size:
+                self._discard()
                 raise
 
     def __del__(self) -> None:
         """Do not finish the object: without `close`, its content is not complete."""
 
     def _send(self, part: bytes) -> None:
-        if not self._receipts:
-            begin = partial(self._store._begin_parts, self._bucket, self._key)
-            self._upload = self._store.call("write", self._path, begin, may_repeat=True)
-        send = partial(self._store._send_part, self._bucket, self._key, self._upload, len(self._receipts) + 1, part)
-        self._receipts.append(self._call(send))
-
-    def _call(self, request: Callable[[], T]) -> T:
+        store, number = self._store, len(self._receipts) + 1
         try:
-            return self._store.call("write", self._path, request, is_single=not self._store.repeats_parts)
+            if number == 1:
+                # A beginning whose answer was lost leaves an upload without parts.
+                self._upload = self._call(partial(store._begin_parts, self._bucket, self._key), is_single=False)
+            send = partial(store._send_part, self._bucket, self._key, self._upload, number, part)
+            self._receipts.append(self._call(send, is_single=not store.repeats_parts))
         except StorageError:
-            self._is_failed = True
+            self._discard()
             raise
+
+    def _call(self, request: Callable[[], T], *, is_single: bool) -> T:
+        # Whatever ends the request, such as a signal: the content is complete only after an answer.
+        self._is_failed = True
+        answer = self._store.call("write", self._path, request, is_single=is_single)
+        self._is_failed = False
+        return answer
+
+    def _discard(self) -> None:
+        """Discard the parts that were sent, by one request. The error of the write counts, not its error."""
+        if self._upload is None:
+            return
+        discard = partial(self._store._discard_parts, self._bucket, self._key, self._upload)
+        try:
+            self._store.call("write", self._path, discard, is_single=True)
+        except StorageError as e:
+            _LOGGER.debug("Could not discard the parts of %s: %s", self._path, e)
 
 
 def before(start_key: str, prefix: str) -> str:

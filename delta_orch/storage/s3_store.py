@@ -145,17 +145,33 @@ class S3Store(ObjectStore):
     def _put_data(self, bucket: str, key: str, data: Content) -> None:
         self._put(bucket, key, data)
 
+    @property
+    def _checksum_algorithm(self) -> str | None:
+        """The algorithm of the checksums that botocore adds to parts; None if it adds none. S3 may refuse a part with a
+        checksum that its upload does not announce."""
+        algorithm = dict(self.options.library.get("s3_additional_kwargs") or {}).get("ChecksumAlgorithm")
+        if algorithm is None and self.client.meta.config.request_checksum_calculation == "when_supported":
+            algorithm = "CRC32"
+        return algorithm
+
     def _begin_parts(self, bucket: str, key: str) -> Sdk:
-        return self._request("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
+        algorithm = self._checksum_algorithm
+        answer = self._request("create_multipart_upload", Bucket=bucket, Key=key, ChecksumAlgorithm=algorithm)
+        return answer["UploadId"]
 
     def _send_part(self, bucket: str, key: str, upload: Sdk, number: int, part: bytes) -> Sdk:
-        answer = self._request("upload_part", Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=part)
-        proofs = {name: value for name, value in answer.items() if name == "ETag" or name.startswith("Checksum")}
+        place = {"Bucket": bucket, "Key": key, "UploadId": upload, "PartNumber": number}
+        algorithm = self._checksum_algorithm
+        answer = self._request("upload_part", **place, Body=part, ChecksumAlgorithm=algorithm)
+        proofs = {name: answer[name] for name in ("ETag", f"Checksum{algorithm}") if name in answer}
         return {**proofs, "PartNumber": number}
 
     def _finish_parts(self, bucket: str, key: str, upload: Sdk, receipts: list[Sdk]) -> None:
         parts = {"Parts": receipts}
         self._request("complete_multipart_upload", Bucket=bucket, Key=key, UploadId=upload, MultipartUpload=parts)
+
+    def _discard_parts(self, bucket: str, key: str, upload: Sdk) -> None:
+        self._request("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload)
 
     def _put(self, bucket: str, key: str, data: Content, **condition: str) -> Sdk:
         return self._request("put_object", Bucket=bucket, Key=key, Body=data, **condition)

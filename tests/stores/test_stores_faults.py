@@ -349,6 +349,55 @@ def test_a_large_file_that_cannot_be_sent_does_not_appear(
     assert store.head("dropped.parquet") is None
 
 
+@pytest.mark.parametrize("request_number", range(len(PARTS["s3"])))
+def test_s3_does_not_keep_the_parts_of_a_failed_upload(
+    proxies: Proxied, request_number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 charges for parts until an upload is finished or aborted. After a failure nothing more is sent."""
+    monkeypatch.setenv("DELTA_ORCH_RETRY_SECONDS", "0")
+    proxy, emulator = proxies("s3")
+    emulator = replace(emulator, storage_options={**emulator.storage_options, PART_BYTES["s3"]: "5242880"})
+    store: Any = open_store(emulator.table_uri(str(uuid.uuid4())), emulator.storage_options)
+    filesystem, root = store.data_filesystem()
+    proxy.at(*PARTS["s3"][request_number], Fault.ERROR_BEFORE)
+    sink = filesystem.open_output_stream(f"{root}/large.parquet")
+    with pytest.raises(StorageError):
+        for _ in range(4):
+            sink.write(bytes(4_000_000))
+        sink.close()
+    sink.close()
+    key = f"{store.location.key}/large.parquet"
+    uploads = store.client.list_multipart_uploads(Bucket=store.location.bucket, Prefix=key)
+    assert not uploads.get("Uploads")
+    assert store.head("large.parquet") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "algorithm"),
+    [
+        ({}, "CRC32"),
+        ({"s3_additional_kwargs": '{"ChecksumAlgorithm": "SHA256"}'}, "SHA256"),
+        ({"config_kwargs": '{"request_checksum_calculation": "when_required"}'}, None),
+    ],
+)
+def test_an_upload_announces_the_checksums_of_its_parts(
+    s3: Emulator, options: dict[str, str], algorithm: str | None
+) -> None:
+    store: Any = open_store(s3.table_uri(str(uuid.uuid4())), {**s3.storage_options, "default_block_size": "0", **options})
+    sent: dict[str, str] = {}
+
+    def keep(model: Any, params: Any, **_: object) -> None:
+        sent.update({name.lower(): value for name, value in params["headers"].items()})
+
+    store.client.meta.events.register("before-call.s3", keep)
+    filesystem, root = store.data_filesystem()
+    with filesystem.open_output_stream(f"{root}/large.parquet") as sink:
+        sink.write(bytes(6_000_000))
+    assert sent.get("x-amz-checksum-algorithm") == algorithm  # Of the upload.
+    assert sent.get("x-amz-sdk-checksum-algorithm") == algorithm  # Of a part.
+    assert store.head("large.parquet").size == 6_000_000
+
+
 def test_the_echo_of_our_own_commit_is_known_for_it(s3: Emulator) -> None:
     """Something on the way repeats each PUT: the second answer, that the name is taken, is the only one to arrive."""
     with _RepeatingProxy(s3.endpoint) as proxy:
