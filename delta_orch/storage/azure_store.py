@@ -43,7 +43,16 @@ class AzureStore(ObjectStore):
         once = {"retry_total": 0}
         options = _with_environment(self.options.library)
         if connection_string := options.get("connection_string"):
-            return BlobServiceClient.from_connection_string(connection_string, **once)
+            client = BlobServiceClient.from_connection_string(connection_string, **once)
+            is_own = "connection_string" in self.options.library or self.location.account is None
+            if not is_own and client.account_name not in (None, self.location.account):
+                # It would open the container of that name in the other account.
+                raise InvalidRequestError(
+                    f"AZURE_STORAGE_CONNECTION_STRING is for another storage account than the location {self.uri}",
+                    remedy="Unset the variable, or pass the credentials of the account as storage options",
+                    uri=self.uri,
+                )
+            return client
         account = self.location.account or options.get("account_name")
         if account is None:
             raise InvalidRequestError(

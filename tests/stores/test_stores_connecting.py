@@ -59,6 +59,18 @@ def test_options_of_azure_replace_the_credentials_of_the_environment(monkeypatch
     assert type(_client("az://c/t", {"client_id": "i"}).credential).__name__ == "ClientSecretCredential"
 
 
+def test_a_connection_string_of_the_environment_opens_no_other_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", CONNECTION)
+    assert _client("abfss://c@env.dfs.core.windows.net/t", {}).account_name == "env"
+    with pytest.raises(InvalidRequestError, match="another storage account than the location abfss://c@acc"):
+        _client("abfss://c@acc.dfs.core.windows.net/t", {})
+    assert _client("abfss://c@acc.dfs.core.windows.net/t", {"account_key": AZURE_KEY}).account_name == "acc"
+    signed = "BlobEndpoint=https://env.blob.core.windows.net;SharedAccessSignature=sv=2024&sig=x"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", signed)
+    with pytest.raises(InvalidRequestError, match="another storage account"):
+        _client("abfss://c@acc.dfs.core.windows.net/t", {})
+
+
 def test_azure_without_an_account_says_so() -> None:
     with pytest.raises(InvalidRequestError, match="names no storage account"):
         _client("az://c/t", {"account_key": AZURE_KEY})
