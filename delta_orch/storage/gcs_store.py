@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
@@ -39,7 +40,8 @@ class GcsStore(ObjectStore):
 
     def _credentials(self) -> tuple[Sdk, str | None]:
         """The credentials that the option `token` names, and their project. Without the option, those of the process;
-        if the process has none, the requests are anonymous, as for a public bucket."""
+        if the process has none, the requests are anonymous, as for a public bucket. Credentials that
+        GOOGLE_APPLICATION_CREDENTIALS names, and that cannot be read, are an error."""
         import google.auth
         from google.auth import compute_engine
         from google.auth.credentials import AnonymousCredentials
@@ -53,7 +55,7 @@ class GcsStore(ObjectStore):
             try:
                 credentials, project = google.auth.default(scopes=scopes)
             except DefaultCredentialsError:
-                if token is not None:
+                if token is not None or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
                     raise
                 return AnonymousCredentials(), None
             return credentials, project
@@ -61,7 +63,8 @@ class GcsStore(ObjectStore):
             return AnonymousCredentials(), None
         if token == "cloud":
             return compute_engine.Credentials(scopes=scopes), None
-        if isinstance(token, str) and not is_way_to_credential(token) and not Path(token).exists():
+        # An access token may be longer than a file name can be: `Path.exists` would raise.
+        if isinstance(token, str) and not is_way_to_credential(token) and not os.path.exists(token):  # noqa: PTH110
             return Credentials(token), None
         key = json.loads(Path(token).read_bytes()) if isinstance(token, str) else token
         make = Credentials.from_authorized_user_info

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, StorageError
 from delta_orch.storage.open import open_store
 
 AZURE_KEY = "a2V5a2V5"
@@ -110,6 +110,19 @@ def test_credentials_of_gcs(tmp_path: Path) -> None:
     assert _client("gs://b/t", {"token": "ya29.abc", "project": "q"})._credentials.token == "ya29.abc"
     for anonymous in ({"token": "anon"}, {}, {"skip_signature": "true"}):
         assert type(_client("gs://b/t", anonymous)._credentials).__name__ == "AnonymousCredentials"
+
+
+def test_a_long_access_token_of_gcs_is_no_file_name() -> None:
+    token = "ya29.c." + 1000 * "x"
+    assert _client("gs://b/t", {"token": token})._credentials.token == token
+
+
+def test_credentials_of_gcs_that_cannot_be_read_are_not_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
+    with pytest.raises(StorageError, match="DefaultCredentialsError"):
+        _client("gs://b/t", {})
 
 
 def test_a_condition_that_botocore_does_not_know_is_never_left_out() -> None:
