@@ -387,8 +387,13 @@ class OtherTasks:
 
     def count_instances(self, writer: str) -> int:
         """How many instances the tasks with a writer have in this run, this task among them; 0 if Airflow does not
-        tell."""
-        names = [self.run.task_id, *(name for own, name in self.writers.items() if own == writer)]
+        tell. A task whose writer is a template may have this writer."""
+        names = [self.run.task_id]
+        for name, task in self._tasks.items():
+            if name != self.run.task_id and _has_units(task):
+                of_task = _arguments(task).get("writer")
+                if is_template(of_task) or self.run.writer_of(name, of_task) == writer:
+                    names.append(name)
         which = {"task_ids": names, "run_ids": [self.run.run_id]}
         states = self.context["ti"].get_task_states(dag_id=self.run.dag_id, **which)
         return sum(state != "removed" for of_run in states.values() for state in of_run.values())
@@ -598,12 +603,14 @@ def ensure_same_instances(tasks: OtherTasks, step: Step) -> None:
     if not is_mapped_since and (count == 0 or len(recorded) < count):
         return
     others = sorted(recorded.values())
+    example = repr(others[0]) if len(others) == 1 else "'…'"
     raise InvalidRequestError(
-        f"Task {run.task_id} has {count} instances in this run, and other units of the run are in {step.table.uri}: "
-        f"{', '.join(others[:3])}",
+        f"Task {run.task_id} has {count} instances in this run, and {len(others)} other units of the run are in "
+        f"{step.table.uri}: {', '.join(others[:5])}",
         cause="The list or the mapped arguments have changed since. Rows of a unit that no instance names any more "
         "would stay beside the new ones",
-        remedy=f"Undo such units, and clear the task: DeltaTable({step.table.uri!r}).undo(unit={others[0]!r}). "
+        remedy="Undo the units that no instance names any more, and clear all instances of the task: "
+        f"DeltaTable({step.table.uri!r}).undo(unit={example}). The method units() lists them. "
         "To keep their rows, pass on_redo='keep'",
         unit=others[0],
     )

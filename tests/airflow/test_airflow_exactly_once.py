@@ -260,6 +260,47 @@ def test_a_unit_that_no_instance_names_any_more_is_undone_first(
 
 
 @pytest.mark.long
+def test_instances_that_run_at_the_same_time_do_not_hide_a_unit_without_one(runs: Runs, tmp_path: Path) -> None:
+    """Both new instances begin while the table holds only the unit of the old one."""
+    uri = tmp_path / "t"
+    listed = [{"item": "a"}]
+
+    def item_row(item: str) -> pa.Table:
+        if other := {"b": "c", "c": "b"}.get(item):
+            name = f'airflow:at_once.load[{{"op_kwargs"%3A{{"item"%3A"{other}"}}}}]:{DAY_5.isoformat()}'
+            DeltaTable(uri).append(rows(other), txn=(name, 1))  # The other instance, meanwhile.
+        return rows(item)
+
+    def dag_of_list() -> DAG:
+        with DAG("at_once", schedule="@daily", start_date=START) as dag:
+            DeltaWriteOperator.partial(task_id="load", table_uri=uri, python_callable=item_row).expand(op_kwargs=listed)
+        return dag
+
+    run = runs.run(dag_of_list(), DAY_5)
+    listed[:] = [{"item": "b"}, {"item": "c"}]
+    runs.register(dag := dag_of_list())
+    runs.clear(dag, run, "load")
+    assert (content(uri), [runs.state(run, "load", index) for index in (0, 1)]) == (["a", "b", "c"], ["failed"] * 2)
+
+
+@pytest.mark.long
+def test_tasks_of_one_writer_are_all_instances_of_it(runs: Runs, tmp_path: Path) -> None:
+    uri = tmp_path / "t"
+    with DAG("one_writer", schedule="@daily", start_date=START) as dag:
+        for name in ("a", "b", "c"):
+            DeltaWriteOperator(
+                task_id=name,
+                table_uri=uri,
+                python_callable=lambda ti: rows(f"{ti.task_id}{ti.try_number}"),
+                writer="one_writer.load" if name != "c" else "{{ 'one_writer.load' }}",
+                identity=name,
+            )
+    run = runs.run(dag, DAY_5)
+    runs.clear(dag, run, "a")
+    assert (content(uri), runs.state(run, "a")) == (["a2", "b1", "c1"], "success")
+
+
+@pytest.mark.long
 def test_a_task_that_is_mapped_since_or_no_longer(runs: Runs, tmp_path: Path) -> None:
     def dag_of_kind(uri: Path, *, is_mapped: bool, **how: Any) -> DAG:
         def row(ti: Any, item: str = "a") -> pa.Table:
