@@ -115,6 +115,7 @@ class ObjectStore(FlatStore):
         self.root = location.fsspec_path
         self._source = options if isinstance(options, OptionsSource) else None
         self._options = options if isinstance(options, StoreOptions) else None
+        self._options_key: tuple[StoreOptions, str] | None = None
         if self._options is not None:
             hide_in_logs(self._options.secrets)
 
@@ -124,7 +125,6 @@ class ObjectStore(FlatStore):
         if self._source is not None and (newest := self._source.current()) is not self._options:
             hide_in_logs(newest.secrets)
             self._options = newest
-            self.__dict__.pop("_options_key", None)
         assert self._options is not None
         return self._options
 
@@ -355,8 +355,12 @@ class ObjectStore(FlatStore):
     @property
     def client(self) -> Sdk:
         """The client of the cloud. Raises StorageError, InvalidRequestError."""
-        _ = self.options  # Other credentials need another client.
-        key = (os.getpid(), type(self), self._options_key)
+        options = self.options  # Other credentials need another client.
+        options_key = self._options_key
+        if options_key is None or options_key[0] is not options:
+            # Threads see the hash and its options together.
+            options_key = self._options_key = (options, self._hash_of(options))
+        key = (os.getpid(), type(self), options_key[1])
         client = _CLIENTS.get(key)
         if client is None:
             client = self._new_client()
@@ -389,12 +393,11 @@ class ObjectStore(FlatStore):
         """The errors of a request that `_failure` understands."""
         return self._sdk_errors()
 
-    @cached_property
-    def _options_key(self) -> str:
+    def _hash_of(self, options: StoreOptions) -> str:
         """A hash that differs for other options or another environment. It reveals neither."""
         environment = {k: v for k, v in os.environ.items() if k.startswith(_ENVIRONMENT)}
         place = [self.location.account, self.location.suffix]
-        content = [place, dict(self.options.library), environment]
+        content = [place, dict(options.library), environment]
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=id).encode()).hexdigest()
 
     def call(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from delta_orch.errors import InvalidRequestError, StorageError
-from delta_orch.storage.open import open_store
+from delta_orch.storage.open import open_store, open_vended_store
+from delta_orch.storage.storage_options import OptionsSource, StoreOptions, parse_location
 
 AZURE_KEY = "a2V5a2V5"
 CONNECTION = f"AccountName=env;AccountKey={AZURE_KEY};EndpointSuffix=core.windows.net"
@@ -123,6 +124,40 @@ def test_credentials_of_gcs_that_cannot_be_read_are_not_left_out(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
     with pytest.raises(StorageError, match="DefaultCredentialsError"):
         _client("gs://b/t", {})
+
+
+def test_credentials_that_change_while_a_client_is_chosen_are_used_next() -> None:
+    """Another thread gets the new credentials of a catalog while the key of the client is computed of the old ones."""
+
+    class Racing(dict[str, Any]):
+        def keys(self) -> Any:
+            source.now = new
+            assert store.options is new
+            return super().keys()
+
+        def __iter__(self) -> Any:
+            return super().__iter__()
+
+    class Source(OptionsSource):
+        now: StoreOptions
+
+        def current(self) -> StoreOptions:
+            return self.now
+
+    def keyed(key: str) -> dict[str, Any]:
+        return {"key": key, "secret": "s", "client_kwargs": {"region_name": "us-east-1"}}
+
+    new = StoreOptions(keyed("new"), False, frozenset())
+    source = Source()
+    source.now = StoreOptions(Racing(keyed("old")), False, frozenset())
+    location = parse_location("s3://b/t")
+    assert location is not None
+    store: Any = open_vended_store(location, source)
+    _ = store.client
+    assert store.client._get_credentials().access_key == "new"
+    other: Any = open_vended_store(location, Source())
+    other._source.now = new
+    assert other.client is store.client
 
 
 def test_a_condition_that_botocore_does_not_know_is_never_left_out() -> None:
