@@ -388,6 +388,16 @@ class OtherTasks:
     def count_instances(self, writer: str) -> int:
         """How many instances the tasks with a writer have in this run, this task among them; 0 if Airflow does not
         tell. A task whose writer is a template may have this writer."""
+        if writer not in self._counts:
+            self._counts[writer] = self._count_instances(writer)
+        return self._counts[writer]
+
+    @cached_property
+    def _counts(self) -> dict[str, int]:
+        # Airflow makes all instances before one begins, so one request of many rows is enough.
+        return {}
+
+    def _count_instances(self, writer: str) -> int:
         names = [self.run.task_id]
         for name, task in self._tasks.items():
             if name != self.run.task_id and _has_units(task):
