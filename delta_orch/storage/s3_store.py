@@ -7,13 +7,13 @@ ignore it and overwrite the object, so the first commit to such an endpoint test
 from __future__ import annotations
 
 import logging
-import os
 import time
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from delta_orch.errors import FileExistsInStoreError, UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
@@ -203,16 +203,11 @@ class S3Store(ObjectStore):
         return _EXCLUSIVE[place]
 
     def _endpoint(self) -> str | None:
-        """The address of an endpoint that is not Amazon's; None for Amazon S3."""
-        options = self.options.library
-        configured = (
-            options.get("endpoint_url")
-            or dict(options.get("client_kwargs") or {}).get("endpoint_url")
-            or os.environ.get("AWS_ENDPOINT_URL_S3")
-            or os.environ.get("AWS_ENDPOINT_URL")
-        )
-        host = str(configured or "").partition("://")[2].partition("/")[0].partition(":")[0]
-        return None if not host or host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else str(configured)
+        """The address of an endpoint that is not Amazon's; None for Amazon S3. The client knows it: options, the
+        environment and the configuration files of AWS can each set it."""
+        address = str(self.client.meta.endpoint_url)
+        host = urlsplit(address).hostname or ""
+        return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else address
 
     def _test_exclusive(self) -> bool:
         """Create one object twice: whether the endpoint refuses the second time. The name is new, so no data is at

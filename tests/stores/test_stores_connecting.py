@@ -160,6 +160,31 @@ def test_credentials_that_change_while_a_client_is_chosen_are_used_next() -> Non
     assert other.client is store.client
 
 
+@pytest.mark.parametrize(
+    ("options", "config", "endpoint"),
+    [
+        ({}, "", None),
+        ({"region": "eu-central-1"}, "", None),
+        ({"region": "cn-north-1"}, "", None),
+        ({"endpoint_url": "https://bucket.vpce-1.s3.eu-central-1.vpce.amazonaws.com"}, "", None),
+        ({"endpoint_url": "http://minio:9000"}, "", "http://minio:9000"),
+        ({"client_kwargs": {"endpoint_url": "http://minio:9000"}}, "", "http://minio:9000"),
+        ({}, "[default]\nendpoint_url = http://minio:9000\n", "http://minio:9000"),
+        ({"profile": "lab"}, "[profile lab]\nendpoint_url = http://minio:9000\n", "http://minio:9000"),
+    ],
+)
+def test_an_endpoint_that_may_ignore_conditions_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any], config: str, endpoint: str | None
+) -> None:
+    """Amazon's is not tested. Any other is, wherever it is set: it may overwrite a commit."""
+    (tmp_path / "config").write_text(config)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    store: Any = open_store("s3://b/t", {"key": "k", "secret": "s", **options})
+    assert store._endpoint() == endpoint
+
+
 def test_a_condition_that_botocore_does_not_know_is_never_left_out() -> None:
     """An old release would send the request without the condition, and overwrite a commit."""
     store: Any = open_store("s3://b/t", {"key": "k", "secret": "s", "s3_additional_kwargs": {"NoSuchArgument": "x"}})
