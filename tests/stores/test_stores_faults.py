@@ -383,7 +383,8 @@ def test_s3_does_not_keep_the_parts_of_a_failed_upload(
 def test_an_upload_announces_the_checksums_of_its_parts(
     s3: Emulator, options: dict[str, str], algorithm: str | None
 ) -> None:
-    store: Any = open_store(s3.table_uri(str(uuid.uuid4())), {**s3.storage_options, "default_block_size": "0", **options})
+    options = {**s3.storage_options, "default_block_size": "0", **options}
+    store: Any = open_store(s3.table_uri(str(uuid.uuid4())), options)
     sent: dict[str, str] = {}
 
     def keep(model: Any, params: Any, **_: object) -> None:
