@@ -153,7 +153,10 @@ class AzureStore(ObjectStore):
 
     def _answer(self, error: Exception) -> Answer | None:
         status, code = getattr(error, "status_code", None), getattr(error, "error_code", None)
-        return None if status is None else Answer(status, str(getattr(code, "value", None) or code or status))
+        # An answer that cannot be decoded is no answer.
+        if status is None or status < 400:
+            return None
+        return Answer(status, str(getattr(code, "value", None) or code or status))
 
     def hadoop_options(self) -> dict[str, str]:
         library, account = self.options.library, self.location.account

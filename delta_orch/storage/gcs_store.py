@@ -157,7 +157,8 @@ class GcsStore(ObjectStore):
     def _answer(self, error: Exception) -> Answer | None:
         response = getattr(error, "response", None)
         status = str(getattr(error, "code", None) or getattr(response, "status_code", None) or "")
-        if not status.isdigit():
+        # An answer with other bytes than its checksum (`DataCorruption`) is no answer.
+        if not status.isdigit() or int(status) < 400:
             return None
         has_no_bucket = status == "404" and "bucket does not exist" in str(error).lower()
         return Answer(int(status), "NoSuchBucket" if has_no_bucket else status)

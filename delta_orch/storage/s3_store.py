@@ -238,9 +238,18 @@ class S3Store(ObjectStore):
         return type(error).__name__ in _CREDENTIAL_ERRORS
 
     def _failure(self, error: Exception) -> Failure:
-        from botocore.exceptions import BotoCoreError, ConnectionError, HTTPClientError
+        from botocore.exceptions import (
+            BotoCoreError,
+            ConnectionError,
+            FlexibleChecksumError,
+            HTTPClientError,
+            IncompleteReadError,
+        )
 
-        is_of_request = isinstance(error, BotoCoreError) and not isinstance(error, ConnectionError | HTTPClientError)
+        is_of_answer = isinstance(
+            error, ConnectionError | HTTPClientError | IncompleteReadError | FlexibleChecksumError
+        )
+        is_of_request = isinstance(error, BotoCoreError) and not is_of_answer
         if is_of_request and not self._lacks_credentials(error):
             # botocore checks parameters, endpoints and regions before it sends a request.
             cause = f"botocore cannot make the request ({type(error).__name__})"

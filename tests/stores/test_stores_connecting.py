@@ -185,6 +185,37 @@ def test_an_endpoint_that_may_ignore_conditions_is_known(
     assert store._endpoint() == endpoint
 
 
+def test_an_answer_that_was_cut_or_changed_on_its_way_is_read_again() -> None:
+    from azure.core.exceptions import DecodeError
+    from botocore.exceptions import FlexibleChecksumError, IncompleteReadError, ParamValidationError
+    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+    from requests import Response
+
+    s3: Any = open_store("s3://b/t", {"key": "k", "secret": "s"})
+    gcs: Any = open_store("gs://b/t", {"token": "anon"})
+    azure: Any = open_store("az://b/t", {"account_name": "a", "account_key": AZURE_KEY})
+    undecodable = DecodeError("…")
+    undecodable.status_code = 200
+    whole, refused = Response(), Response()
+    whole.status_code, refused.status_code = 200, 403
+    for store, error in (
+        (s3, IncompleteReadError(actual_bytes=1, expected_bytes=2)),
+        (s3, FlexibleChecksumError(error_msg="…")),
+        (gcs, DataCorruption(whole, "Checksum mismatch")),
+        (azure, undecodable),
+    ):
+        answers = [error, b"1"]
+
+        def request(answers: list[Any] = answers) -> bytes:
+            if isinstance(answer := answers.pop(0), Exception):
+                raise answer
+            return bytes(answer)
+
+        assert store.call("read", "b/t/x", request) == b"1"
+    assert not s3._failure(ParamValidationError(report="…")).is_passing
+    assert not gcs._failure(InvalidResponse(refused, "…")).is_passing
+
+
 def test_a_condition_that_botocore_does_not_know_is_never_left_out() -> None:
     """An old release would send the request without the condition, and overwrite a commit."""
     store: Any = open_store("s3://b/t", {"key": "k", "secret": "s", "s3_additional_kwargs": {"NoSuchArgument": "x"}})
