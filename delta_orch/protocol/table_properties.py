@@ -427,6 +427,8 @@ _PROPERTIES: Mapping[str, _Property] = {
     "delta.sampleRetentionDuration": _Property(None, parse_interval_ms),
     "delta.tuneFileSizesForRewrites": _Property(None, parse_boolean),
 }
+PROPERTY_NAMES = tuple(_PROPERTIES)
+"""Every key that is known, in its canonical spelling. `scripts/site_reference.py` lists them."""
 _ATTRIBUTES = frozenset(p.attribute for p in _PROPERTIES.values())
 _BY_LOWER_KEY: Mapping[str, str] = {key.lower(): key for key in _PROPERTIES}
 _OPEN_PREFIXES = ("delta.constraints.", "delta.feature.", "delta.universalformat.")
