@@ -76,6 +76,20 @@ def test_no_module_is_long() -> None:
     } == {}
 
 
+def test_what_texts_refer_to_exists() -> None:
+    """A module, or a name in it, such as `verbs.delete.delete`."""
+    reference = re.compile(r"`((?:change_feed|engines|expressions|log|pipeline|scan|verbs|writing)(?:\.\w+)+)`")
+    missing = []
+    for module, path in MODULES.items():
+        for text in reference.findall(path.read_text()):
+            names = f"delta_orch.{text}".split(".")
+            home = next(home for end in range(len(names), 0, -1) if (home := ".".join(names[:end])) in MODULES)
+            rest = names[home.count(".") + 1 :]
+            if len(rest) and not re.search(rf"\b{rest[0]}\b", MODULES[home].read_text()):
+                missing.append(f"{module} refers to {text}")
+    assert not missing
+
+
 def test_private_names_are_not_imported_from_other_packages() -> None:
     found = []
     for module in MODULES:
