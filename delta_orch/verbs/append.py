@@ -66,7 +66,7 @@ def append(
         )
     parameters = {"mode": "Append"}
     source = Source(data, mode, unit_column=unit_column)
-    replaced = replaced_units(log, snapshot, options, located) if options.get("txn") else ()
+    replaced = replaced_units(log, snapshot, options, located) if options.get("txn") is not None else ()
 
     def change(write: Write) -> dict[str, int]:
         if not replaced:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, get_args
@@ -48,6 +48,11 @@ class Changes:
     keys: Sequence[str] = ()
     within: tuple[Expression, ...] = ()
     corrects: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sequence_by, Iterator):
+            # It gives its names once, and they are asked for more than once.
+            object.__setattr__(self, "sequence_by", tuple(self.sequence_by))
 
     @property
     def sequence(self) -> tuple[str, ...]:

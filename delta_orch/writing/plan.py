@@ -252,7 +252,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if source is not None:
         parameters.setdefault("partitionBy", orjson.dumps(target.partition_columns).decode())
     txns: tuple[TxnId, ...] = ()
-    if options.get("txn"):
+    if options.get("txn") is not None:
         options["txn"] = txns = resolve_txns(options["txn"], target.schema, target.partition_columns)
     late_metrics = options.get("operation_metrics")
     if callable(late_metrics):

@@ -66,7 +66,7 @@ ORDINARY: dict[str, Any] = {
     "set": {"day": "'z'"}, "expression": "id > 0", "name": "id", "new_name": "other", "path": "day", "domain": "mine",
     "configuration": "{}", "data_type": "string", "app_id": "job", "columns": ["id"], "version": 0,
     "properties": {"mine": "1"}, "description": "text", "comment": "text", "names": "deletionVectors",
-    "query": "select 1",
+    "query": "select 1", "keys": ["id"], "rows": ROWS, "sequence_by": "id",
 }  # fmt: skip
 """What a required argument gets while another one is wrong, by its name."""
 
