@@ -375,8 +375,7 @@ class DeltaTable(_RowWrites):
         progress: Callable[[int, int], None] | bool = False,
         **options: Unpack[WriteOptions],
     ) -> CommitResult:
-        """Turn the Parquet files below a directory into a table, in place, with the statistics of their footers. See
-        `verbs.convert.convert`.
+        """Turn the Parquet files below a directory into a table, in place. See `verbs.convert.convert`.
 
         Args:
             partition_schema: The columns of the directories `name=value`, in their order: `{"day": "date"}`, or a
@@ -719,13 +718,12 @@ class DeltaTable(_RowWrites):
         storage_options: Mapping[str, object] | None = None,
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Create a table at another location from a version of this table, by default the newest. See
-        `verbs.clone.clone`.
+        """Create a table at another location from a version of this table. See `verbs.clone.clone`.
 
         Args:
             target_uri: The location of the clone. A shallow clone must be in the same store as this table.
             shallow: Refer to the files of this table by absolute paths. False copies them.
-            version, timestamp: As for `snapshot`.
+            version, timestamp: As for `snapshot`. By default the newest version.
             replace: Replace a table at the target by the clone. By default that is an error.
             properties: Table properties of the clone. They override the properties of this table.
             storage_options: Options of the target's store.
@@ -765,8 +763,7 @@ class DeltaTable(_RowWrites):
         replace_where: str | Expression | None = None,
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Commit Parquet files that another program wrote, as they are, with the statistics of their footers. See
-        `verbs.add_files.add_files`.
+        """Commit Parquet files that another program wrote, as they are. See `verbs.add_files.add_files`.
 
         Args:
             paths: Files in the table's directory: relative paths, absolute paths, or URIs. Files elsewhere in the
@@ -814,8 +811,7 @@ class DeltaTable(_RowWrites):
     # Maintenance
 
     def staged(self, reference: str) -> StagedWrite[TableSnapshot]:
-        """Return a write that was staged with `stage=True`, by its reference (`CommitResult.staged`). See
-        `StagedWrite`.
+        """Return the `StagedWrite` of a write with `stage=True`, by its reference (`CommitResult.staged`).
 
         Raises:
             StagedWriteGoneError: The write was discarded, or vacuum has removed it.

@@ -46,13 +46,8 @@ class TableLog:
         store: The table's store. Nothing is touched before a method is called.
         snapshot_class: What `snapshot` and `advance` make; a subclass of `Snapshot` with the same constructor.
         observer: Called after every successful commit of this object with the log, the snapshot that the commit started
-<<<<<<< HEAD
             from, and the commit (`log.write.commit_options.Committed`). It must not raise. `do_upkeep` of
             `log.upkeep.post_commit` keeps the log short; None does nothing.
-=======
-            from, and the commit (`log.write.commit_options.Committed`). It must not raise. `delta_table._after_commit`
-            keeps the log short; None does nothing.
->>>>>>> a6bc8599 (How to add a verb: the places, what asks for them, and what does not; reasons in the failures)
     """
 
     def __init__(
