@@ -839,8 +839,7 @@ class DeltaTable(_RowWrites):
         return Alteration(self.log, self.snapshot)
 
     def domain_metadata(self) -> Mapping[str, str]:
-        """Return the metadata domains, name → configuration, including those of table features (`delta.…`; PROTOCOL,
-        "Domain Metadata"). Raises as `snapshot`."""
+        """Return the metadata domains, name → configuration (PROTOCOL, "Domain Metadata"). Raises as `snapshot`."""
         return self.snapshot().domain_metadata
 
     def set_domain_metadata(self, domain: str, configuration: str, **options: Unpack[CommitOptions]) -> CommitResult:
@@ -1148,8 +1147,8 @@ class TableSnapshot(_RowWrites, Snapshot):
         return list_files(self, predicate, absolute=absolute)
 
     def partitions(self) -> pa.Table:
-        """List the distinct partitions with files: one column for each partition column, of its type. The result of an
-        unpartitioned table has no columns and no rows. Raises CorruptLogError."""
+        """List the partitions with files: a column for each partition column, none for an unpartitioned table. Raises
+        CorruptLogError."""
         from delta_orch.scan.file_listing import list_partitions
 
         return list_partitions(self)
