@@ -50,7 +50,7 @@ from delta_orch.scan.scan import Scan
 from delta_orch.table.schema_evolution import as_created_from_data
 from delta_orch.verbs.change_envelopes import CHANGE_TYPE, opened
 from delta_orch.verbs.change_events import Changes
-from delta_orch.verbs.merge.candidates import find_candidates, is_ordered
+from delta_orch.verbs.merge.candidates import find_candidates, has_exact_bounds
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.verbs.merge.run import MergeRequest, merge
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, filled_up, settled
@@ -226,10 +226,10 @@ class _Batch:
                     remedy="Use arrays of structs (key, value) instead of maps, and texts or structs instead of "
                     "variants. Or add the column to except_columns",
                 )
-            if field.name in self._sequence and not is_ordered(field.data_type):
+            if field.name in self._sequence and not has_exact_bounds(field.data_type):
                 raise SchemaMismatchError(
                     f"sequence_by is {field.name}, of type {field.data_type}",
-                    cause="Values of this type have no order",
+                    cause="Statistics do not bound the values of this type, so they cannot order late events",
                     remedy="Use a column of integers, decimals, texts, dates or timestamps",
                 )
 

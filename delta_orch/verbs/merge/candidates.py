@@ -93,7 +93,7 @@ def find_candidates(
 ) -> Candidates:
     """Read the least and the greatest keys of the source in one pass, and in a second pass the keys themselves if they
     are few."""
-    keys = [key for key in equalities(on, sides) if is_ordered(key.data_type)]
+    keys = [key for key in equalities(on, sides) if has_exact_bounds(key.data_type)]
     measures = [Measure("rows", "count")]
     for i, key in enumerate(keys):
         measures += [
@@ -123,9 +123,8 @@ def find_candidates(
     )
 
 
-def is_ordered(data_type: DataType) -> bool:
-    """Whether all values of the type lie between the least and the greatest value. Floats do not qualify, because
-    statistics do not cover NaN."""
+def has_exact_bounds(data_type: DataType) -> bool:
+    """Whether statistics bound all values of the type. They do not bound floats, because they leave out NaN."""
     return traits_of(data_type).has_bounds and data_type not in (FLOAT, DOUBLE)
 
 
