@@ -267,8 +267,8 @@ def mapped_arguments(context: Context) -> Mapping[str, Any]:
 
 
 def _listed(over: object) -> Iterator[Mapping[str, Any]]:
-    """What the DAG lists of the values that tell instances apart: each set of arguments, or each value of an argument.
-    A value that an argument has twice comes twice beside each value of the others."""
+    """Yield the mapped arguments that the DAG file lists: each set of arguments, or each value of an argument. A value
+    that is listed twice for an argument is yielded twice."""
     if isinstance(over, Mapping):
         for name, values in over.items():
             yield from ({name: value} for value in (values if isinstance(values, list | tuple) else ()))

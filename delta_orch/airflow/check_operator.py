@@ -303,11 +303,10 @@ def delta_write_audit_publish(
     default_args: Mapping[str, OperatorArgument] | None = None,
     **write: OperatorArgument,
 ) -> TaskGroup:
-    """A task group `stage` → one task a check → `publish`: rows are committed if every check passes, else nobody sees
-    them.
+    """Build a task group: `stage`, one task for each check, `publish`. Readers see the rows only if every check passes.
 
-    What passes from task to task is a reference. A run whose check fails leaves the staged files to vacuum; clear its
-    `stage`, with downstream, to write anew. What is published is exactly what was checked, or the publishing fails.
+    The tasks pass a reference to the staged write. `publish` commits exactly the checked files, or fails. If a check
+    fails, vacuum deletes the staged files later. Clear `stage`, with downstream, to write again.
 
     Args:
         group_id: The group's.

@@ -627,7 +627,7 @@ def ensure_same_instances(tasks: OtherTasks, step: Step) -> None:
 
 
 def _newer(tasks: OtherTasks, unit: UnitName, recorded: RecordedUnit) -> InvalidRequestError | None:
-    """(b) Rows of a newer run stay, unless that run of the task was cleared, too."""
+    """Guard (b): an older run must not remove rows of a newer run, unless the newer run is cleared as well."""
     run = tasks.run
     if unit.logical_date is None or run.logical_date is None:
         return None

@@ -86,8 +86,8 @@ STORAGE_OPTION = pairs("-o --storage-option storage_options", "KEY=VALUE", "An o
 JSON = switch("--json as_json", "Print one JSON value instead of text.")
 VERSION = value("--version", "N", "The version to read. Default: the newest.", int)
 TIMESTAMP = value("--timestamp", "TIME", "Read the version of this time (ISO 8601).")
-WHERE = value("--where", "SQL", "Read the rows for which this is true, in Spark SQL.")
-PARTITIONS = value("--where", "SQL", "Only the partitions for which this is true.")
+WHERE = value("--where", "SQL", "A predicate in Spark SQL. Only matching rows are read.")
+PARTITIONS = value("--where", "SQL", "A predicate in Spark SQL over partition columns.")
 COLUMNS = columns(
     "--columns", "A,B.C", "Columns, or fields of structs. Default: all. Put other names than words in `backticks`."
 )

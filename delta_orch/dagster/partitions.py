@@ -314,9 +314,9 @@ class PartitionSelection:
         return () if any(str(field.data_type).startswith("timestamp") for field in fields) else self.columns
 
     def windows(self, schema: StructType, appends: Sequence[str] = ()) -> dict[str, str]:
-        """The table property of each column of texts or numbers: the schedule of the windows that they stand for and
-        the format that they are written in, or `keys`. Dates and timestamps lie in windows of any length. But an asset
-        that appends finds the rows of a window by its key, so its schedule is a property, too.
+        """Return the table property of each partition column of texts or numbers: the schedule and the format of its
+        windows, or `keys`. Dates and timestamps need none, because they fit windows of any length. An exception is an
+        asset that appends: it finds the rows of a window by the key, so the table keeps the schedule.
 
         Args:
             appends: The key of the asset, if it appends.

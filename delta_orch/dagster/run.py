@@ -352,8 +352,8 @@ def _ensure_once(name: str, handles: Any) -> None:
 
 
 def _inputs_of_steps(plan: Any, mappings: Any) -> dict[str, list[Any]]:
-    """What each input of the steps of a job is made of, by the steps' keys: the mapped ones of the mapping keys that
-    earlier runs have yielded."""
+    """Return the upstream outputs of each input, by the key of its step. Mapped steps are expanded by the mapping keys
+    of earlier runs."""
     inputs: dict[str, list[Any]] = {}
     for step in plan.steps:
         if "[?]" not in step.key:
